@@ -1,0 +1,1 @@
+"""One pass per file, each a pure function of the same name."""

@@ -1,0 +1,1 @@
+"""Compile a PyTorch model into a layer-separated distributed training program."""
