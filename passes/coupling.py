@@ -1,0 +1,104 @@
+"""Where the samples of a batch influence each other."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import fx
+from torch.utils import _pytree as pytree
+
+from stanza_compiler.comparison import preserved, resized_targets
+from stanza_compiler.loader import Source
+from stanza_compiler.opgraph import OpGraph
+from stanza_compiler.passes.trace import Trace
+from stanza_compiler.runtime.loss import Loss, measure
+
+WHOLE, FIRST = 3, 1
+
+
+@dataclass(frozen=True, slots=True)
+class Coupling:
+    """`ops` whose rows depend on other rows, `reason` why one host must see the whole batch (empty: it need not)."""
+
+    ops: tuple[str, ...] = ()
+    reason: str = ""
+    notes: tuple[str, ...] = ()
+
+
+def coupling(source: Source, traced: Trace, graph: OpGraph) -> Coupling:
+    """Evaluate model and loss, in eval mode, on one batch whole and in two unequal parts; name what doesn't add up.
+
+    BatchNorm's use of batch statistics in train mode is not looked at here: it is reported, not refused.
+    """
+    if not any(leaf.batch_axis is not None for leaf in source.call.leaves) or source.call.batch_size < 2:
+        return Coupling(notes=("whether samples influence each other was not tested: the example holds fewer than 2",))
+    spans = ((0, WHOLE), (0, FIRST), (FIRST, WHOLE))
+    try:
+        with preserved(traced.root), torch.no_grad():
+            traced.root.eval()
+            whole, first, second = (_Recorder(traced, source, start, stop) for start, stop in spans)
+    except Exception as error:
+        cause = f"the model takes no batch of {FIRST} or {WHOLE} ({type(error).__name__})"
+        return Coupling(notes=(f"whether samples influence each other was not tested: {cause}",))
+    nodes = {name: node for node, name in traced.names.items()}
+    coupled = []
+    for op in graph.ops:
+        value = op.output
+        if value is None or value.kind != "batched" or value.batch_axis is None:
+            continue
+        # Only where the disturbance starts: what it reads still adds up.
+        if any(name in coupled for name in op.inputs):
+            coupled.append(op.name)
+            continue
+        node = nodes[op.name]
+        joined = torch.cat([first.values[node], second.values[node]], value.batch_axis)
+        if not _close(joined, whole.values[node]):
+            coupled.append(op.name)
+    if coupled:
+        op = graph.op[coupled[0]]
+        reason = f"{op.name}{f', {op.source},' if op.source else ''} mixes the samples of a batch"
+        return Coupling(tuple(coupled), reason, (f"{reason}: one FC host sees the whole batch",))
+    if not _losses_add_up(source, whole.result, first.result, second.result):
+        reason = "the loss is not a mean over samples"
+        return Coupling((), reason, (f"{reason}: one FC host sees the whole batch",))
+    return Coupling()
+
+
+class _Recorder(fx.Interpreter):
+    """Runs one part of the batch and keeps every node's tensor."""
+
+    def __init__(self, traced: Trace, source: Source, start: int, stop: int) -> None:
+        super().__init__(traced.root, garbage_collect_values=False, graph=traced.graph)
+        self.values: dict[fx.Node, torch.Tensor] = {}
+        args, kwargs = source.call.part(WHOLE, start, stop)
+        torch.manual_seed(0)
+        self.result = self.run(*[leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)])
+
+    def run_node(self, n: fx.Node) -> Any:
+        value = super().run_node(n)
+        if isinstance(value, torch.Tensor):
+            self.values[n] = value.clone()  # an in-place op may overwrite it
+        return value
+
+
+def _losses_add_up(source: Source, whole: Any, first: Any, second: Any) -> bool:
+    targets = resized_targets(source.targets, WHOLE)
+
+    def cut(start: int, stop: int) -> Any:
+        return pytree.tree_map(
+            lambda leaf: leaf[start:stop] if isinstance(leaf, torch.Tensor) and leaf.dim() else leaf, targets
+        )
+
+    def loss(output: Any, start: int, stop: int) -> Loss:
+        return measure(source.hooks, output, cut(start, stop), samples=stop - start)
+
+    parts = loss(first, 0, FIRST) + loss(second, FIRST, WHOLE)
+    together = loss(whole, 0, WHOLE)
+    return _close(parts.total / parts.count, together.total / together.count)
+
+
+def _close(actual: torch.Tensor, expected: torch.Tensor) -> bool:
+    if not (expected.is_floating_point() or expected.is_complex()):
+        return torch.equal(actual, expected)
+    scale = expected.abs().max().item() if expected.numel() else 0.0
+    return torch.allclose(actual, expected, rtol=1e-3, atol=1e-4 * scale + 1e-7, equal_nan=True)

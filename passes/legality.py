@@ -1,0 +1,118 @@
+"""Which cuts keep the meaning of the model."""
+
+from collections.abc import Iterator
+from itertools import pairwise
+
+from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from stanza_compiler.opgraph import Op, OpGraph, Rules
+from stanza_compiler.passes.coupling import Coupling
+from stanza_compiler.passes.profile import Profile
+
+
+def legality(profile: Profile, root: nn.Module, coupling: Coupling) -> Rules:
+    """The rules that every cut must respect, with what the user should know of them as notes."""
+    graph = profile.graph
+    notes: list[str] = []
+    in_place, conv_only = _in_place_groups(profile, notes)
+    together = [*in_place, *_container_groups(graph), *_shared_state_groups(profile, notes)]
+    random = [op.name for op in graph.ops if op.is_random]
+    notes += _state_notes(graph, root)
+    notes += coupling.notes
+    return Rules(
+        together=tuple(together),
+        order=tuple(pairwise(random)),
+        conv_only=tuple(conv_only),
+        fc_only=coupling.ops,
+        single_host=coupling.reason,
+        notes=tuple(notes),
+    )
+
+
+def _in_place_groups(profile: Profile, notes: list[str]) -> tuple[list[tuple[str, ...]], list[str]]:
+    """An op that writes a tensor stays with the tensor's maker and with everyone who read it before the write."""
+    graph = profile.graph
+    inputs = {value.name for value in graph.inputs}
+    groups: list[tuple[str, ...]] = []
+    conv_only: list[str] = []
+    writers: list[Op] = []
+    position = {op.name: index for index, op in enumerate(graph.ops)}
+    members: dict[int, list[str]] = {}
+    for name, storage in profile.storages.items():
+        members.setdefault(storage, []).append(name)
+    for writer in graph.ops:
+        for storage in profile.mutations.get(writer.name, ()):
+            if storage in profile.state_storages or storage not in members:
+                continue
+            values = members[storage]
+            base = values[0]
+            if base == writer.name:
+                continue
+            readers = [
+                op.name for op in graph.ops[: position[writer.name]] if not op.is_size and set(op.inputs) & set(values)
+            ]
+            group = [name for name in dict.fromkeys((base, *readers, writer.name)) if name not in inputs]
+            if base in inputs:
+                conv_only += group
+            groups.append(tuple(group))
+            writers.append(writer)
+    if writers:
+        first = writers[0]
+        notes.append(
+            f"{len(writers)} in-place ops stay in the segment of the tensor they write "
+            f"(the first is {first.name}{_at(first)})"
+        )
+    return [group for group in groups if len(group) > 1], list(dict.fromkeys(conv_only))
+
+
+def _container_groups(graph: OpGraph) -> Iterator[tuple[str, ...]]:
+    """A tuple or list of tensors is never sent: who takes it apart stays with who makes it."""
+    for op in graph.ops:
+        if op.output is None and not op.is_size:
+            readers = [reader.name for reader in graph.ops if op.name in reader.inputs and not reader.is_size]
+            if readers:
+                yield (op.name, *readers)
+
+
+def _shared_state_groups(profile: Profile, notes: list[str]) -> Iterator[tuple[str, ...]]:
+    """Ops that use one parameter, or one buffer that somebody writes, live in one segment."""
+    graph = profile.graph
+    written = {
+        profile.state_storages[storage]
+        for storages in profile.mutations.values()
+        for storage in storages
+        if storage in profile.state_storages
+    }
+    users: dict[str, list[Op]] = {}
+    for op in graph.ops:
+        for name in dict.fromkeys((*op.parameters, *(buffer for buffer in op.buffers if buffer in written))):
+            users.setdefault(name, []).append(op)
+    for name, ops in users.items():
+        if len(ops) > 1:
+            kind = "parameter" if name in graph.parameter else "buffer"
+            notes.append(
+                f"{kind} {name} is used by {len(ops)} ops, which stay together ({ops[0].name}{_at(ops[0])} first)"
+            )
+            yield tuple(op.name for op in ops)
+
+
+def _state_notes(graph: OpGraph, root: nn.Module) -> Iterator[str]:
+    norms = [
+        name for name, module in root.named_modules() if isinstance(module, _BatchNorm) and module.track_running_stats
+    ]
+    if norms:
+        yield f"{len(norms)} BatchNorm layers see their own rank's batch, as under DistributedDataParallel"
+    used = {name for op in graph.ops for name in op.parameters}
+    unused = [parameter.name for parameter in graph.parameters if parameter.name not in used]
+    if unused:
+        more = f" and {len(unused) - 3} more" if len(unused) > 3 else ""
+        yield f"never used by forward, kept in the checkpoint: {', '.join(unused[:3])}{more}"
+    for op in graph.ops:
+        if op.uncounted:
+            calls = ", ".join(op.uncounted)
+            yield f"{op.name}{_at(op)} computes by {calls}, whose FLOPs can't be counted: priced by its bytes alone"
+
+
+def _at(op: Op) -> str:
+    return f", {op.source}" if op.source else ""

@@ -1,0 +1,80 @@
+"""How long each op takes on this machine."""
+
+import copy
+import dataclasses
+import statistics
+import time
+from typing import Any
+
+import torch
+from torch import fx, nn
+from torch.utils import _pytree as pytree
+
+from stanza_compiler.loader import Source
+from stanza_compiler.opgraph import OpGraph
+from stanza_compiler.passes.trace import Trace
+
+REPEATS = 3
+
+
+def measure(source: Source, traced: Trace, graph: OpGraph) -> OpGraph:
+    """The graph with forward_s and backward_s of every op: the median of a few runs at the example's batch.
+
+    Everything runs on a copy, on a GPU when there is one: the model, its mode, gradients, buffers and random state
+    stay as they were.
+    """
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    root = copy.deepcopy(traced.root).to(device)
+    args, kwargs = source.call.arguments()
+    examples = [leaf.to(device) for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
+    timer = _Timer(root, traced.graph, device)
+    with torch.random.fork_rng():
+        for _ in range(REPEATS + 1):
+            timer.run(*examples)
+    times = {traced.names[node]: rows[1:] for node, rows in timer.times.items()}  # the first run warms caches up
+    ops = tuple(
+        dataclasses.replace(
+            op,
+            forward_s=statistics.median(forward for forward, _ in times[op.name]),
+            backward_s=statistics.median(backward for _, backward in times[op.name]),
+        )
+        for op in graph.ops
+    )
+    return dataclasses.replace(graph, ops=ops)
+
+
+class _Timer(fx.Interpreter):
+    """Times every call, and its backward alone, on tensors cut off from what came before."""
+
+    def __init__(self, root: nn.Module, graph: fx.Graph, device: torch.device) -> None:
+        super().__init__(root, graph=graph)
+        self.device = device
+        self.times: dict[fx.Node, list[tuple[float, float]]] = {}
+
+    def run_node(self, n: fx.Node) -> Any:
+        if n.op in ("placeholder", "get_attr", "output"):
+            return super().run_node(n)
+        args, kwargs = self.fetch_args_kwargs_from_env(n)
+        args, kwargs = pytree.tree_map(_cut_off, (args, kwargs))
+        start = self._now()
+        value = getattr(self, n.op)(n.target, args, kwargs)
+        forward = self._now() - start
+        heads = [
+            leaf for leaf in pytree.tree_leaves(value) if isinstance(leaf, torch.Tensor) and leaf.grad_fn is not None
+        ]
+        start = self._now()
+        if heads:
+            torch.autograd.backward(heads, [torch.ones_like(head) for head in heads])
+        self.times.setdefault(n, []).append((forward, self._now() - start if heads else 0.0))
+        return value
+
+    def _now(self) -> float:
+        if self.device.type == "cuda":
+            torch.cuda.synchronize()
+        return time.perf_counter()
+
+
+def _cut_off(leaf: Any) -> Any:
+    if not isinstance(leaf, torch.Tensor) or isinstance(leaf, nn.Parameter) or not leaf.requires_grad:
+        return leaf
+    return leaf.detach().requires_grad_().clone()  # an in-place op refuses a leaf

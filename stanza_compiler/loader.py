@@ -1,0 +1,257 @@
+"""From SOURCE to a module, an example call of it and the user's own functions."""
+
+import contextlib
+import importlib
+import importlib.util
+import inspect
+import random
+import sys
+import traceback
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
+from pathlib import Path
+from types import ModuleType
+from typing import Any, NoReturn
+
+import numpy as np
+import torch
+from torch import nn
+
+from stanza_compiler.call import Call, describe_call
+from stanza_compiler.errors import LoadError, UsageError
+from stanza_compiler.options import InputSpec, Options
+from stanza_compiler.runtime.program import Hooks
+
+USER_MODULE = "user_model"
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """What the user gave: `name` is the file's stem, `place` how errors call it.
+
+    `hooks` are the user's own functions. `origin` is the module they come from: `user_model` for a file, else
+    its import name. `file` is that module's file, `root` the folder that stands on sys.path meanwhile.
+    """
+
+    name: str
+    place: str
+    basename: str
+    module: nn.Module
+    call: Call
+    targets: Any
+    hooks: Hooks
+    origin: str
+    file: Path
+    root: Path
+
+
+@contextlib.contextmanager
+def load(options: Options) -> Iterator[Source]:
+    """The Source of `options`; the user's folder is importable until the context ends.
+
+    User code runs in this process. torch, random and numpy are seeded with 0 before the model is built. Raises
+    UsageError for a SOURCE that names nothing, LoadError with the user's own file and line for what user code raises.
+    """
+    path_text, attribute = _split_source(options.source)
+    is_file = path_text.endswith(".py")
+    path = Path(path_text)
+    if is_file and not path.is_file():
+        raise UsageError(path_text, "no such file", "pass model.py, model.py:attr or package.module:attr")
+    root = path.resolve().parent if is_file else Path.cwd()
+    before = set(sys.modules)
+    sys.path.insert(0, str(root))
+    try:
+        user = _import_file(path.resolve(), root, path.name) if is_file else _import_module(path_text, attribute, root)
+        yield _source(user, attribute, options, root, path.name if is_file else path_text)
+    finally:
+        sys.path.remove(str(root))
+        for name in _local_modules(root, before):
+            del sys.modules[name]
+
+
+def _split_source(source: str) -> tuple[str, str | None]:
+    head, separator, attribute = source.rpartition(":")
+    if not separator:
+        head, attribute = source, ""
+    if separator and not attribute.isidentifier():
+        raise UsageError(source, f"{attribute!r} is no attribute name", "pass model.py:attr or package.module:attr")
+    if head.endswith(".onnx"):
+        raise UsageError(source, "ONNX models can't be read yet", "pass the PyTorch model")
+    if not head.endswith(".py") and not all(part.isidentifier() for part in head.split(".")):
+        raise UsageError(
+            source, "neither a Python file nor a module", "pass model.py, model.py:attr or package.module:attr"
+        )
+    if not head.endswith(".py") and not attribute:
+        if Path(head).exists():
+            raise UsageError(source, "not a Python file", "pass a file whose name ends in .py")
+        raise UsageError(source, "a module needs the name of the model in it", f"pass {head}:attr")
+    return head, attribute or None
+
+
+def _import_file(path: Path, root: Path, place: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(USER_MODULE, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[USER_MODULE] = module  # dataclasses and pickling look their module up
+    _seed()
+    with user_code(place, "importing the file", root):
+        spec.loader.exec_module(module)
+    return module
+
+
+def _import_module(name: str, attribute: str | None, root: Path) -> ModuleType:
+    _seed()
+    try:
+        found = importlib.util.find_spec(name)
+    except ModuleNotFoundError:
+        found = None
+    except (ImportError, AttributeError, ValueError) as error:
+        raise LoadError(name, f"can't be imported: {error}", "fix the package") from error
+    if found is None:
+        raise UsageError(
+            f"{name}:{attribute}", f"no module {name} can be imported", "install it or run from its folder"
+        )
+    with user_code(name, "importing the module", root):
+        return importlib.import_module(name)
+
+
+@contextlib.contextmanager
+def user_code(place: str, doing: str, root: Path) -> Iterator[None]:
+    """Turn what user code raises into a LoadError at the user's own file and line."""
+    try:
+        yield
+    except LoadError:
+        raise
+    except SyntaxError as error:
+        where = f"{Path(error.filename).name}:{error.lineno}" if error.filename else place
+        raise LoadError(where, f"syntax error: {error.msg}", "fix the file") from error
+    except (Exception, SystemExit) as error:
+        _raise_at(error, place, doing, root)
+
+
+def _raise_at(error: BaseException, place: str, doing: str, root: Path) -> NoReturn:
+    what = f"{doing} raised {type(error).__name__}: {first_line(error)}"
+    raise LoadError(user_line(error, root) or place, what, "fix it so that the model runs by itself") from error
+
+
+def first_line(error: BaseException) -> str:
+    return next(iter(str(error).strip().splitlines()), "") or repr(error)
+
+
+def user_line(error: BaseException, root: Path) -> str:
+    """`file.py:12`, the innermost frame of `error` in the user's folder; empty when there is none."""
+    frames = traceback.extract_tb(error.__traceback__)
+    for frame in reversed(frames):
+        path = Path(frame.filename)
+        if path.is_relative_to(root) and not _is_installed(path):
+            return f"{path.relative_to(root)}:{frame.lineno}"
+    return ""
+
+
+def _is_installed(path: Path) -> bool:
+    return "site-packages" in path.parts or "dist-packages" in path.parts or path.is_relative_to(Path(__file__).parent)
+
+
+def _seed() -> None:
+    torch.manual_seed(0)
+    random.seed(0)
+    np.random.seed(0)
+
+
+def _source(user: ModuleType, attribute: str | None, options: Options, root: Path, place: str) -> Source:
+    module = _build(user, attribute, root, place)
+    args, kwargs = _examples(user, options.inputs, root, place)
+    axes = _batch_axes(user, options, root, place)
+    targets = _optional(user, "example_targets", root, place)
+    hooks = Hooks(**{field.name: getattr(user, field.name, None) for field in fields(Hooks)})
+    name = Path(user.__file__).stem if user.__name__ == USER_MODULE and user.__file__ else place.rpartition(".")[2]
+    return Source(
+        name=name,
+        place=place,
+        basename=Path(place).name,
+        module=module,
+        call=describe_call(module, args, kwargs, batch_axes=axes, place=place),
+        targets=targets,
+        hooks=hooks,
+        origin=user.__name__,
+        file=Path(user.__file__ or place).resolve(),
+        root=root,
+    )
+
+
+def _build(user: ModuleType, attribute: str | None, root: Path, place: str) -> nn.Module:
+    wanted = attribute or "build_model"
+    if not hasattr(user, wanted):
+        others = [name for name, value in vars(user).items() if inspect.isclass(value) and issubclass(value, nn.Module)]
+        own = [name for name in others if getattr(vars(user)[name], "__module__", "") == user.__name__]
+        hint = f"define build_model() or pass {place}:{own[0]}" if own else "define build_model()"
+        raise LoadError(place, f"no {wanted} in it", hint)
+    thing = getattr(user, wanted)
+    if not isinstance(thing, nn.Module):
+        if not callable(thing):
+            raise LoadError(
+                place, f"{wanted} is a {type(thing).__name__}, no module", "name a class, instance or factory"
+            )
+        _seed()
+        with user_code(place, f"{wanted}()", root):
+            thing = thing()
+    if not isinstance(thing, nn.Module):
+        raise LoadError(place, f"{wanted}() returned a {type(thing).__name__}, no module", "return a torch.nn.Module")
+    if isinstance(thing, nn.DataParallel | nn.parallel.DistributedDataParallel):
+        raise LoadError(place, f"the model is wrapped in {type(thing).__name__}", "return the module inside it")
+    for name, parameter in thing.named_parameters():
+        if isinstance(parameter, nn.parameter.UninitializedParameter):
+            raise LoadError(place, f"parameter {name} has no shape yet", "run the lazy module once in build_model()")
+    return thing
+
+
+def _optional(user: ModuleType, name: str, root: Path, place: str) -> Any:
+    function = getattr(user, name, None)
+    if function is None:
+        return None
+    torch.manual_seed(0)
+    with user_code(place, f"{name}()", root):
+        return function()
+
+
+def _examples(
+    user: ModuleType, specs: tuple[InputSpec, ...], root: Path, place: str
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    kwargs = _optional(user, "example_kwargs", root, place) or {}
+    if not isinstance(kwargs, dict):
+        raise LoadError(place, f"example_kwargs() returned a {type(kwargs).__name__}", "return a dict")
+    if specs:
+        generator = torch.Generator().manual_seed(0)
+        return tuple(_drawn(spec, generator) for spec in specs), kwargs
+    args = _optional(user, "example_inputs", root, place)
+    if args is None and not kwargs:
+        raise LoadError(place, "no example_inputs() in it", "define it or pass --input 32x3x224x224:float32")
+    if args is not None and not isinstance(args, tuple | list):
+        raise LoadError(place, f"example_inputs() returned a {type(args).__name__}", "return a tuple of inputs")
+    return tuple(args or ()), kwargs
+
+
+def _drawn(spec: InputSpec, generator: torch.Generator) -> torch.Tensor:
+    dtype: torch.dtype = getattr(torch, spec.dtype)
+    if dtype.is_floating_point or dtype.is_complex:
+        return torch.randn(spec.shape, generator=generator, dtype=dtype)
+    low, high = spec.low or 0, 2 if spec.high is None else spec.high
+    return torch.randint(low, high, spec.shape, generator=generator).to(dtype)
+
+
+def _batch_axes(user: ModuleType, options: Options, root: Path, place: str) -> dict[str, int | None]:
+    given = _optional(user, "batch_axes", root, place) or {}
+    if not isinstance(given, dict):
+        raise LoadError(place, f"batch_axes() returned a {type(given).__name__}", "return a dict of input name to axis")
+    return {**given, **dict(options.batch_axes)}
+
+
+def _local_modules(root: Path, before: set[str]) -> list[str]:
+    """Modules imported since `before` whose file lies in the user's folder."""
+    found = []
+    for name in sorted(set(sys.modules) - before | {USER_MODULE} & set(sys.modules)):
+        file = getattr(sys.modules[name], "__file__", None)
+        if file and Path(file).is_relative_to(root) and not _is_installed(Path(file)):
+            found.append(name)
+    return found
