@@ -1,0 +1,159 @@
+"""The passes in order."""
+
+import dataclasses
+import hashlib
+import shutil
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from stanza_compiler import report
+from stanza_compiler.errors import EmitError, UsageError
+from stanza_compiler.loader import Source, load
+from stanza_compiler.opgraph import OpGraph
+from stanza_compiler.options import Options
+from stanza_compiler.passes.certify import certify
+from stanza_compiler.passes.coupling import Coupling, coupling
+from stanza_compiler.passes.emit import emit, readme
+from stanza_compiler.passes.legality import legality
+from stanza_compiler.passes.measure import measure
+from stanza_compiler.passes.partition import partition
+from stanza_compiler.passes.profile import profile
+from stanza_compiler.passes.split import split
+from stanza_compiler.passes.trace import trace
+from stanza_compiler.plan import SCHEMA_VERSION, Plan, to_json
+
+T = TypeVar("T")
+OnPass = Callable[[str, object, float], None]
+
+PASSES = ("load", "trace", "profile", "legality", "partition", "split", "emit", "certify")
+
+
+@dataclass(frozen=True, slots=True)
+class Compilation:
+    """A finished compile: the decision, what it was made from, and the folder (None on a dry run)."""
+
+    plan: Plan
+    graph: OpGraph
+    out: Path | None
+
+
+def compile_source(options: Options, *, on_pass: OnPass | None = None) -> Compilation:
+    """Compile SOURCE into a folder; `on_pass(name, result, seconds)` is told of every pass.
+
+    Raises a subclass of StanzaError for every mistake of the user's; the folder is then as it was before.
+    """
+    out = _target(options)
+    run = _Timer(on_pass)
+    with load(options) as source:
+        run.tell("load", source)
+        return _compile(options, source, out, run)
+
+
+class _Timer:
+    """Runs passes and tells how long each took."""
+
+    def __init__(self, on_pass: OnPass | None) -> None:
+        self.on_pass = on_pass
+        self.start = time.perf_counter()
+
+    def tell(self, name: str, result: T) -> T:
+        now = time.perf_counter()
+        if self.on_pass is not None:
+            self.on_pass(name, result, now - self.start)
+        self.start = now
+        return result
+
+
+def _compile(options: Options, source: Source, out: Path, run: _Timer) -> Compilation:
+    traced = run.tell("trace", trace(source, front_end=options.trace, verify=options.verify))
+    profiled = profile(source, traced)
+    if options.measure:
+        profiled = dataclasses.replace(profiled, graph=measure(source, traced, profiled.graph))
+    run.tell("profile", profiled)
+    graph = profiled.graph
+    coupled = coupling(source, traced, graph) if options.verify else Coupling(notes=(_UNTESTED,))
+    rules = run.tell("legality", legality(profiled, traced.root, coupled))
+    plan = run.tell("partition", partition(graph, rules, options.cluster, options.request))
+    is_size = frozenset(op.name for op in graph.ops if op.is_size)
+    stages = run.tell("split", split(traced, plan, is_size))
+    plan = dataclasses.replace(
+        plan,
+        source=source.basename,
+        model_hash=_model_hash(graph),
+        front_end=traced.front_end,
+        requires=("torch",),
+        state_dict=tuple(source.module.state_dict()),
+    )
+    if options.dry_run:
+        return Compilation(plan, graph, None)
+    with _folder(out, force=options.force) as folder:
+        plan = dataclasses.replace(plan, requires=run.tell("emit", emit(source, traced, graph, stages, plan, folder)))
+        if options.verify:
+            plan = dataclasses.replace(plan, certificate=run.tell("certify", certify(source, folder)))
+        _write_reports(folder, plan, graph)
+    return Compilation(plan, graph, out)
+
+
+_UNTESTED = "--no-verify: neither the trace nor the program was compared with the model"
+
+
+def _model_hash(graph: OpGraph) -> str:
+    """A hash of what the model computes: its ops, shapes and parameter names, not its weights."""
+    parameters = "\n".join(f"{item.name} {item.shape} {item.dtype}" for item in graph.parameters)
+    return hashlib.sha256(f"{graph}\n{parameters}".encode()).hexdigest()[:16]
+
+
+def _write_reports(folder: Path, plan: Plan, graph: OpGraph) -> None:
+    (folder / "plan.json").write_text(to_json(plan), encoding="utf-8")
+    (folder / "report.md").write_text(report.markdown(plan, graph), encoding="utf-8")
+    (folder / "README.md").write_text(
+        readme(plan, uses_user_model=(folder / "user_model.py").exists()), encoding="utf-8"
+    )
+
+
+def _target(options: Options) -> Path:
+    """The folder to write, checked before any work is done."""
+    stem = options.source.rpartition(":")[0] or options.source
+    stem = Path(stem).stem if stem.endswith(".py") else stem.rpartition(".")[2]
+    out = options.out or Path(f"{stem}_stanza")
+    if options.dry_run or not out.exists():
+        if not options.dry_run and not out.resolve().parent.is_dir():
+            raise UsageError(str(out), "its parent folder does not exist", "create it first")
+        return out
+    if not options.force:
+        raise UsageError(str(out), "exists already", "pass --force to replace it or -o another folder")
+    if not _is_ours(out):
+        raise UsageError(str(out), "exists and holds no plan.json of ours", "pass -o another folder")
+    return out
+
+
+def _is_ours(out: Path) -> bool:
+    plan = out / "plan.json"
+    return (
+        plan.is_file()
+        and f'"schema_version": {SCHEMA_VERSION}' in plan.read_text(encoding="utf-8", errors="replace")[:200]
+    )
+
+
+@contextmanager
+def _folder(out: Path, *, force: bool) -> Iterator[Path]:
+    """A folder beside `out` that takes its place when everything went well and vanishes otherwise."""
+    workshop = out.resolve().parent / f".{out.name}.{uuid.uuid4().hex[:8]}"
+    folder = workshop / out.name
+    try:
+        folder.mkdir(parents=True)
+        yield folder
+        if out.exists() and force:
+            out.rename(workshop / "replaced")
+        folder.rename(out)
+    except OSError as error:
+        raise EmitError(
+            str(out), f"can't be written: {error.strerror or error}", "free space or choose another folder"
+        ) from error
+    finally:
+        shutil.rmtree(workshop, ignore_errors=True)

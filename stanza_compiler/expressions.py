@@ -1,0 +1,319 @@
+"""From a graph of calls to the lines of a forward method."""
+
+import builtins
+import inspect
+import keyword
+import operator
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import fx
+
+from stanza_compiler.constructors import quoted
+from stanza_compiler.errors import EmitError
+
+_BINARY = {
+    "add": "+", "sub": "-", "mul": "*", "truediv": "/", "floordiv": "//", "mod": "%", "pow": "**", "matmul": "@",
+    "and_": "&", "or_": "|", "xor": "^", "lshift": "<<", "rshift": ">>",
+    "eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">=",
+}  # fmt: skip
+_UNARY = {"neg": "-", "pos": "+", "invert": "~", "not_": "not "}
+_NAMESPACES = (
+    ("F", torch.nn.functional),
+    ("torch", torch),
+    ("torch.linalg", torch.linalg),
+    ("torch.fft", torch.fft),
+    ("torch.special", torch.special),
+    ("operator", operator),
+    ("builtins", builtins),
+)
+_RESERVED = frozenset(
+    {"self", "torch", "nn", "F", "operator", "math", "user_model", *keyword.kwlist, *keyword.softkwlist, *dir(builtins)}
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One statement and the source line that it stands for."""
+
+    code: str
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class Body:
+    """A method's parameter names, its lines, the last one returning, and the import lines they need."""
+
+    parameters: tuple[str, ...]
+    lines: tuple[Line, ...]
+    imports: tuple[str, ...]
+
+
+def body(
+    graph: fx.Graph,
+    *,
+    access: Callable[[str], str],
+    source: Callable[[fx.Node], str],
+    is_size: frozenset[str],
+) -> Body:
+    """Write `graph` as a person would: a value takes over the name of the one that dies in making it.
+
+    `access` turns a module, parameter or buffer path into an expression, `source` a node into its source line.
+    Raises EmitError for a function that no import reaches and for a value that has no literal.
+    """
+    return _Writer(graph, access, source, is_size).body()
+
+
+class _Writer:
+    def __init__(
+        self, graph: fx.Graph, access: Callable[[str], str], source: Callable[[fx.Node], str], is_size: frozenset[str]
+    ) -> None:
+        self.nodes = list(graph.nodes)
+        self.access, self.source, self.is_size = access, source, is_size
+        self.imports: dict[str, None] = {}
+        self.inlined = self._inlined()
+        self.variables = self._variables()
+
+    def body(self) -> Body:
+        lines: list[Line] = []
+        for node in self.nodes:
+            if node.op in ("placeholder", "get_attr") or node in self.inlined:
+                continue
+            if node.op == "output":
+                returned = self._text(node.args[0], top=True)
+                last = lines[-1] if lines else Line("", "")
+                if last.code.startswith(f"{returned} = "):
+                    lines[-1] = Line(f"return {last.code.removeprefix(f'{returned} = ')}", last.source)
+                else:
+                    lines.append(Line(f"return {returned}", ""))
+            else:
+                lines.append(Line(self._statement(node), self.source(node)))
+        parameters = tuple(self.variables[node] for node in self.nodes if node.op == "placeholder")
+        return Body(parameters, tuple(lines), tuple(self.imports))
+
+    # Names
+
+    def _inlined(self) -> set[fx.Node]:
+        """Sizes that only the next call uses: written where they are used."""
+        calls = [node for node in self.nodes if node.op not in ("placeholder", "get_attr")]
+        following = {node: index for index, node in enumerate(calls)}
+        inlined: set[fx.Node] = set()
+        for index in range(len(calls) - 1, -1, -1):
+            node = calls[index]
+            if node.meta.get("op") not in self.is_size or len(node.users) != 1:
+                continue
+            user = next(iter(node.users))
+            between = calls[index + 1 : following[user]]
+            if user.op != "output" and all(other in inlined for other in between):
+                inlined.add(node)
+        return inlined
+
+    def _arguments(self, node: fx.Node) -> list[fx.Node]:
+        """What a statement reads, through what is written inline."""
+        found: list[fx.Node] = []
+        for argument in node.all_input_nodes:
+            found += self._arguments(argument) if argument in self.inlined else [argument]
+        return found
+
+    def _variables(self) -> dict[fx.Node, str]:
+        last_use: dict[fx.Node, fx.Node] = {}
+        for node in self.nodes:
+            if node not in self.inlined:
+                last_use |= dict.fromkeys(self._arguments(node), node)
+        heads: dict[fx.Node, fx.Node] = {}
+        chains: dict[fx.Node, list[fx.Node]] = {}
+        for node in self.nodes:
+            if node.op in ("get_attr", "output") or node in self.inlined:
+                continue
+            dying = (
+                []
+                if node.meta.get("op") in self.is_size
+                else [
+                    argument
+                    for argument in self._arguments(node)
+                    if last_use[argument] is node
+                    and argument.op != "get_attr"
+                    and argument.meta.get("op") not in self.is_size
+                ]
+            )
+            heads[node] = heads[dying[0]] if dying and node.op != "placeholder" else node
+            chains.setdefault(heads[node], []).append(node)
+        names: dict[fx.Node, str] = {}
+        taken = set(_RESERVED) | {
+            str(getattr(node.target, "__name__", "")) for node in self.nodes if node.op == "call_function"
+        }
+        for head, chain in chains.items():
+            wanted = self._wanted(head, chain)
+            name = _unique(wanted, taken)
+            taken.add(name)
+            names |= dict.fromkeys(chain, name)
+        return names
+
+    def _wanted(self, head: fx.Node, chain: list[fx.Node]) -> str:
+        if head.op != "placeholder":
+            return _chain_name(chain)
+        alone = sum(node.op == "placeholder" for node in self.nodes) == 1
+        return "x" if alone else str(head.target)
+
+    # Text
+
+    def _statement(self, node: fx.Node) -> str:
+        if node.op == "call_function" and node.target is operator.setitem:
+            base, index, value = node.args
+            return f"{self._text(base)}[{self._index(index)}] = {self._text(value, top=True)}"
+        expression = self._expression(node)
+        if not node.users:
+            return expression
+        return f"{self.variables[node]} = {expression}"
+
+    def _expression(self, node: fx.Node) -> str:
+        if node.op == "call_module":
+            return f"{self.access(str(node.target))}({self._call_arguments(node.args, node.kwargs)})"
+        if node.op == "call_method":
+            base, *rest = node.args
+            return f"{self._text(base)}.{node.target}({self._call_arguments(tuple(rest), node.kwargs)})"
+        target: Any = node.target
+        name = getattr(target, "__name__", "")
+        if target is getattr and isinstance(node.args[1], str) and node.args[1].isidentifier():
+            return f"{self._text(node.args[0])}.{node.args[1]}"
+        if getattr(operator, name, None) is target and not node.kwargs:
+            texts = [self._text(argument) for argument in node.args]
+            if name in _BINARY and len(texts) == 2:
+                return f"{texts[0]} {_BINARY[name]} {texts[1]}"
+            if name in _UNARY and len(texts) == 1:
+                return f"{_UNARY[name]}{texts[0]}"
+            if name == "getitem":
+                return f"{texts[0]}[{self._index(node.args[1])}]"
+        told = {name: value for name, value in node.kwargs.items() if not _is_default(target, name, value)}
+        return f"{self._function(target, node)}({self._call_arguments(node.args, told)})"
+
+    def _call_arguments(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+        texts = [self._text(argument, top=True) for argument in args]
+        return ", ".join([*texts, *(f"{name}={self._text(value, top=True)}" for name, value in kwargs.items())])
+
+    def _function(self, target: Any, node: fx.Node) -> str:
+        if isinstance(target, torch._ops.OpOverload):
+            return f"torch.ops.{target}"
+        name = getattr(target, "__name__", "")
+        for prefix, namespace in _NAMESPACES:
+            found = name if getattr(namespace, name, None) is target else None
+            if found is None and prefix.startswith("torch."):
+                found = next((key for key, value in vars(namespace).items() if value is target), None)
+            if found is not None:
+                if prefix == "operator":
+                    self.imports["import operator"] = None
+                return found if prefix == "builtins" else f"{prefix}.{found}"
+        return self._imported(target, node)
+
+    def _imported(self, target: Any, node: fx.Node) -> str:
+        module, name = getattr(target, "__module__", None), getattr(target, "__qualname__", "")
+        outer = name.partition(".")[0]
+        if not module or not name.replace(".", "").isidentifier() or not hasattr(sys.modules.get(module), outer):
+            place = self.source(node) or node.name
+            raise EmitError(place, f"{name or repr(target)} can't be imported", "define it at the top of a module")
+        self.imports[f"from {module} import {outer}"] = None
+        return str(name)
+
+    def _index(self, index: Any) -> str:
+        if isinstance(index, tuple) and index:
+            return ", ".join(self._index(part) for part in index) + ("," if len(index) == 1 else "")
+        if isinstance(index, slice):
+            parts = ["" if part is None else self._text(part) for part in (index.start, index.stop, index.step)]
+            return f"{parts[0]}:{parts[1]}" + (f":{parts[2]}" if parts[2] else "")
+        return self._text(index, top=True)
+
+    def _text(self, value: Any, *, top: bool = False) -> str:
+        """An argument as source text; `top` says that no operator stands beside it."""
+        match value:
+            case fx.Node() if value.op == "get_attr":
+                return self.access(str(value.target))
+            case fx.Node() if value in self.inlined:
+                text = self._expression(value)
+                return text if top or " " not in text.partition("(")[0] else f"({text})"
+            case fx.Node():
+                return self.variables[value]
+            case str():
+                return quoted(value)
+            case bool() | int() | None:
+                return f"({value})" if isinstance(value, int) and value < 0 and not top else repr(value)
+            case float():
+                return repr(value) if value == value and abs(value) != float("inf") else f'float("{value}")'
+            case complex():
+                return f"complex({value.real!r}, {value.imag!r})"
+            case slice():
+                return (
+                    f"slice({', '.join(self._text(part, top=True) for part in (value.start, value.stop, value.step))})"
+                )
+            case dict():
+                items = ", ".join(
+                    f"{self._text(key, top=True)}: {self._text(item, top=True)}" for key, item in value.items()
+                )
+                return self._typed(value, dict, f"{{{items}}}")
+            case tuple() if hasattr(value, "_fields"):
+                fields = ", ".join(
+                    f"{name}={self._text(item, top=True)}" for name, item in zip(value._fields, value, strict=True)
+                )
+                return f"{self._class(type(value))}({fields})"
+            case tuple():
+                items = ", ".join(self._text(item, top=True) for item in value)
+                return f"({items}{',' if len(value) == 1 else ''})"
+            case list():
+                return f"[{', '.join(self._text(item, top=True) for item in value)}]"
+            case torch.device():
+                return f'torch.device("{value}")'
+            case torch.dtype() | torch.memory_format() | torch.layout() | range():
+                return str(value)
+            case _ if value is Ellipsis:
+                return "..."
+            case type():
+                return self._class(value)
+        raise EmitError(
+            "forward", f"a {type(value).__name__} has no literal in generated code", "pass it as a tensor or number"
+        )
+
+    def _typed(self, value: Any, plain: type, text: str) -> str:
+        if type(value) in (plain, fx.immutable_collections.immutable_dict):
+            return text
+        return f"{self._class(type(value))}({text})"
+
+    def _class(self, kind: type) -> str:
+        if getattr(builtins, kind.__name__, None) is kind:
+            return str(kind.__name__)
+        outer = kind.__qualname__.partition(".")[0]
+        self.imports[f"from {kind.__module__} import {outer}"] = None
+        return kind.__qualname__
+
+
+def _is_default(function: Any, name: str, value: Any) -> bool:
+    """Whether a Python function would take this value for the keyword anyway."""
+    if not inspect.isfunction(function) or isinstance(value, fx.Node):
+        return False
+    parameter = inspect.signature(function).parameters.get(name)
+    return parameter is not None and type(value) is type(parameter.default) and bool(value == parameter.default)
+
+
+def _chain_name(chain: list[fx.Node]) -> str:
+    """The module path that a chain's first calls share, as many of them as share one, else the first call's name."""
+    shared: list[str] = []
+    for node in chain:
+        parts = str(node.target).split(".") if node.op == "call_module" else []
+        common = [one for one, other in zip(shared or parts, parts, strict=False) if one == other]
+        if not common:
+            break
+        shared = common
+    return "_".join(shared) or chain[0].name
+
+
+def _unique(wanted: str, taken: set[str]) -> str:
+    """A legal identifier close to `wanted` that nobody uses yet."""
+    name = "".join(letter if letter.isascii() and letter.isalnum() else "_" for letter in wanted).strip("_") or "value"
+    if name[0].isdigit():
+        name = f"value_{name}"
+    candidate, count = name, 1
+    while candidate in taken:
+        count += 1
+        candidate = f"{name}_{count}"
+    return candidate
