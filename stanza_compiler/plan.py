@@ -74,7 +74,8 @@ class Prediction:
 
     @property
     def samples_per_s(self) -> float:
-        return self.samples_per_step / self.iteration_s
+        """0 for a model of views alone, which takes no time."""
+        return self.samples_per_step / self.iteration_s if self.iteration_s else 0.0
 
     @property
     def bytes_per_sample(self) -> float:

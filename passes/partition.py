@@ -1,0 +1,207 @@
+"""Decide which ops run where, on how many ranks, by the exact minimum of the cost model."""
+
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from typing import Any
+
+from stanza_compiler.allocations import PLACEMENTS, allocations, world_size
+from stanza_compiler.cluster import Cluster
+from stanza_compiler.cost_model import (
+    Batch,
+    data_parallel,
+    parameter_server_1,
+    parameter_server_n,
+    price_cut,
+    separate_costs,
+    with_network,
+)
+from stanza_compiler.cuts import Cuts, cut_space
+from stanza_compiler.dataflow import size_segments, tensors
+from stanza_compiler.errors import PlanError
+from stanza_compiler.opgraph import OpGraph, Rules
+from stanza_compiler.plan import Boundary, Plan, Request, Role, Stage, Totals
+from stanza_compiler.requested_cut import requested_cut
+from stanza_compiler.roles import compute_heavy
+from stanza_compiler.search import Candidate, best, search, settled
+from stanza_compiler.verdict import alternatives, break_even_bit_per_s, reason, wins
+
+# Parameters that stay in CONV are explained when they are more than this share of the model's bytes.
+HEAVY_SHARE = 0.1
+
+
+def partition(graph: OpGraph, rules: Rules, cluster: Cluster, request: Request) -> Plan:
+    """The best legal plan for `graph` on `cluster`, beside what every strategy is predicted to take.
+
+    Raises PlanError when the request can't be met.
+    """
+    if request.strategy not in ("auto", "separate", "data-parallel"):
+        raise PlanError(graph.name, f"no strategy {request.strategy!r}", "use auto, separate or data-parallel")
+    ranks = world_size(request, cluster)
+    choices = allocations(graph.name, rules, request, ranks)
+    cluster = replace(cluster, nodes=-(-ranks // cluster.gpus_per_node))
+    batch = _batch(graph, request)
+    cuts = cut_space(graph, rules)
+    asked = requested_cut(graph, rules, cuts, request)
+    why_not = _why_no_cut(graph, cuts) or ("" if choices else f"{ranks} rank can't hold two roles apart")
+    if why_not and request.strategy == "separate":
+        raise PlanError(graph.name, f"{why_not}, nothing to separate", "use --strategy data-parallel")
+    costs = [] if why_not else [separate_costs(graph, allocation, cluster, batch) for allocation in choices]
+    if asked is None:
+        cuts = _with_computation_in_conv(graph, rules) or cuts
+    found = {
+        placement: search([each for each in costs if each.allocation.placement == placement], cuts, asked)
+        for placement in PLACEMENTS
+    }
+    whole = data_parallel(graph, ranks, cluster, batch)
+    winner = best(ranked[0] for ranked in found.values() if ranked) if any(found.values()) else None
+    separates = request.strategy == "separate" or (
+        request.strategy == "auto" and winner is not None and wins(winner.prediction, whole)
+    )
+    if separates and winner:
+        winner = settled(winner, cuts)
+        placement = winner.prediction.allocation.placement
+        found[placement] = (winner, *(each for each in found[placement] if each.plan != winner.plan))
+    chosen = winner if separates else None
+    allocation = chosen.prediction.allocation if chosen else whole.allocation
+    return Plan(
+        source=graph.name,
+        model_hash="",
+        front_end="",
+        requires=(),
+        batch_size=max(batch.parts(allocation.conv_workers)),
+        cluster=_cluster_entry(cluster),
+        verdict="separate" if chosen else "data-parallel",
+        reason=reason(request.strategy, winner.prediction if winner else None, whole, why_not),
+        totals=Totals(graph.parameter_bytes, graph.forward_flops, graph.constant_flops, len(graph.ops)),
+        stages=_stages(graph, chosen.fc_ops if chosen else frozenset()),
+        boundary=_boundary(graph, chosen.fc_ops) if chosen else (),
+        allocation=allocation,
+        predictions={
+            "data_parallel": whole,
+            "parameter_server_1": parameter_server_1(graph, ranks, cluster, batch),
+            "parameter_server_n": parameter_server_n(graph, ranks, cluster, batch),
+            **{placement: ranked[0].prediction if ranked else None for placement, ranked in found.items()},
+            "sharded": None,
+        },
+        break_even_bit_per_s=_break_even(graph, chosen or _rival(found), ranks, cluster, batch),
+        alternatives=alternatives(graph, chosen.prediction if chosen else whole, whole, _runners_up(found, winner)),
+        notes=(*rules.notes, *(_heavy_notes(graph, cuts, chosen) if chosen else ())),
+    )
+
+
+def _with_computation_in_conv(graph: OpGraph, rules: Rules) -> Cuts | None:
+    """The cuts that keep every compute-heavy op in CONV; None when there are none and any cut must do."""
+    cuts = cut_space(graph, replace(rules, conv_only=(*rules.conv_only, *compute_heavy(graph))))
+    return None if _why_no_cut(graph, cuts) else cuts
+
+
+def _batch(graph: OpGraph, request: Request) -> Batch:
+    if request.global_batch_size is not None:
+        return Batch(request.global_batch_size, is_global=True)
+    return Batch(request.batch_size or graph.batch_size)
+
+
+def _why_no_cut(graph: OpGraph, cuts: Cuts) -> str:
+    """Why no cut is legal, empty when one is."""
+    if next(cuts.smallest(), None) is not None:
+        return ""
+    with_work = [op.name for op in graph.ops if op.has_work and op.name in cuts.group]
+    if len(with_work) < 2:
+        return f"only {'one op' if with_work else 'no op'} worth placing"
+    return f"the rules leave all {len(with_work)} ops worth placing on one side"
+
+
+def _cluster_entry(cluster: Cluster) -> dict[str, Any]:
+    entry = asdict(cluster)
+    device = entry.pop("device")
+    return {**entry, "device": device.pop("name"), **device}
+
+
+def _stages(graph: OpGraph, fc_ops: frozenset[str]) -> tuple[Stage, ...]:
+    """One stage per role; size arithmetic is where it first can be."""
+    if not fc_ops:
+        return (_stage(graph, "model", frozenset(op.name for op in graph.ops)),)
+    in_fc = fc_ops | size_segments(graph, fc_ops)
+    return _stage(graph, "conv", graph.op.keys() - in_fc), _stage(graph, "fc", in_fc)
+
+
+def _stage(graph: OpGraph, role: Role, names: frozenset[str] | set[str]) -> Stage:
+    ops = [op for op in graph.ops if op.name in names]
+    parameters = [graph.parameter[name] for name in dict.fromkeys(name for op in ops for name in op.parameters)]
+    return Stage(
+        role=role,
+        segments=(tuple(op.name for op in ops),),
+        ops=len(ops),
+        parameters=sum(parameter.elements for parameter in parameters),
+        parameter_bytes=sum(parameter.bytes for parameter in parameters),
+        forward_flops=sum(op.forward_flops for op in ops),
+    )
+
+
+def _boundary(graph: OpGraph, fc_ops: frozenset[str]) -> tuple[Boundary, ...]:
+    crossing = [tensor.value for tensor in tensors(graph) if tensor.crosses(fc_ops)]
+    return tuple(
+        Boundary(
+            name=value.name,
+            shape=value.shape,
+            dtype=value.dtype,
+            kind=value.kind,
+            batch_axis=value.batch_axis,
+            bytes_per_sample=value.bytes_per_sample,
+            requires_grad=value.requires_grad,
+            from_segment=0,
+            to_segment=1,
+        )
+        for value in crossing
+    )
+
+
+def _rival(found: dict[str, tuple[Candidate, ...]]) -> Candidate | None:
+    """The best separate plan that sends anything: as many hosts as ranks is data-parallel by another name."""
+    sending = [candidate for ranked in found.values() for candidate in ranked if candidate.costs.traffic.ranks]
+    return best(sending) if sending else None
+
+
+def _break_even(graph: OpGraph, plan: Candidate | None, ranks: int, cluster: Cluster, batch: Batch) -> float | None:
+    if plan is None:
+        return None
+    return break_even_bit_per_s(
+        lambda at: price_cut(with_network(plan.costs, at), plan.fc_ops),
+        lambda at: data_parallel(graph, ranks, at, batch),
+        cluster,
+    )
+
+
+def _runners_up(found: dict[str, tuple[Candidate, ...]], winner: Candidate | None) -> list[Candidate]:
+    """The best cut of each allocation, and the winning allocation's two next cuts."""
+    runners_up: list[Candidate] = []
+    for ranked in found.values():
+        seen: dict[int, int] = {}
+        for candidate in ranked:
+            hosts = candidate.prediction.allocation.fc_workers
+            seen[hosts] = seen.get(hosts, 0) + 1
+            if seen[hosts] <= (3 if winner and candidate.costs is winner.costs else 1):
+                runners_up.append(candidate)
+    return runners_up
+
+
+def _heavy_notes(graph: OpGraph, cuts: Cuts, chosen: Candidate) -> Sequence[str]:
+    """Why the heaviest op of CONV stays there, when CONV keeps many parameters."""
+    op_bytes = {
+        op.name: sum(graph.parameter[name].bytes for name in op.parameters)
+        for op in graph.ops
+        if op.parameters and op.name not in chosen.fc_ops
+    }
+    kept_bytes = sum(
+        graph.parameter[name].bytes for name in {name for op in op_bytes for name in graph.op[op].parameters}
+    )
+    if not op_bytes or kept_bytes <= HEAVY_SHARE * graph.parameter_bytes:
+        return ()
+    heaviest = max(op_bytes, key=op_bytes.__getitem__)
+    moved = chosen.fc_groups | cuts.later[cuts.group[heaviest]]
+    kept = f"{kept_bytes / graph.parameter_bytes:.0%} of the parameter bytes stay in CONV"
+    head = f"{kept}, the heaviest op is {heaviest} ({op_bytes[heaviest] / 1e6:.1f} MB)"
+    if not cuts.is_legal(moved):
+        return (f"{head}: no legal cut has it in FC",)
+    longer_s = price_cut(chosen.costs, cuts.ops(moved)).iteration_s - chosen.prediction.iteration_s
+    return (f"{head}: with it in FC a step would take {longer_s * 1e3:.1f} ms longer",)

@@ -1,0 +1,59 @@
+"""How many ranks may train CONV, and how many host FC."""
+
+from stanza_compiler.cluster import Cluster
+from stanza_compiler.errors import PlanError
+from stanza_compiler.opgraph import Rules
+from stanza_compiler.plan import Allocation, Request
+
+PLACEMENTS = ("dedicated", "colocated")
+
+
+def world_size(request: Request, cluster: Cluster) -> int:
+    """Ranks that train: the cluster's, unless the worker counts asked for make another number.
+
+    Both counts: their sum, or the CONV workers alone if hosts are among them (colocated, or the counts fill the
+    cluster only so). CONV workers alone: as many when colocated, or when the cluster has fewer ranks.
+    """
+    ranks, conv_workers, fc_workers = cluster.world_size, request.conv_workers, request.fc_workers
+    if conv_workers is None or request.placement == "dedicated":
+        return conv_workers + fc_workers if conv_workers and fc_workers else ranks
+    if request.placement == "colocated" or (conv_workers >= ranks and fc_workers is None):
+        return conv_workers
+    return conv_workers + fc_workers if fc_workers and conv_workers != ranks else ranks
+
+
+def allocations(graph_name: str, rules: Rules, request: Request, ranks: int) -> tuple[Allocation, ...]:
+    """Every allocation of `ranks` ranks that the request and the rules allow, dedicated ones first.
+
+    Empty when none is but none was asked for either. Raises PlanError when the request can't be met.
+    """
+    if request.placement == "sharded":
+        raise PlanError(graph_name, "placement sharded is not built yet", "use --placement colocated")
+    if request.placement not in (*PLACEMENTS, "auto"):
+        raise PlanError(graph_name, f"no placement {request.placement!r}", f"use {', '.join(PLACEMENTS)} or auto")
+    wanted = PLACEMENTS if request.placement == "auto" else (request.placement,)
+    dedicated = (Allocation(ranks - hosts, hosts, "dedicated") for hosts in range(1, ranks))
+    colocated = (Allocation(ranks, hosts, "colocated") for hosts in range(1, ranks + 1))
+    fitting = [
+        allocation
+        for allocation in (*dedicated, *colocated)
+        if allocation.placement in wanted
+        and request.conv_workers in (None, allocation.conv_workers)
+        and request.fc_workers in (None, allocation.fc_workers)
+    ]
+    legal = tuple(allocation for allocation in fitting if allocation.fc_workers == 1 or not rules.single_host)
+    asked = request.strategy == "separate" or request.conv_workers is not None or request.fc_workers is not None
+    if asked and not legal:
+        if fitting:
+            raise PlanError(
+                graph_name, f"one FC host must see the whole batch: {rules.single_host}", "pass --fc-workers 1"
+            )
+        raise PlanError(graph_name, _why_none_fits(request, ranks), "pass other worker counts, --placement or --nodes")
+    return legal
+
+
+def _why_none_fits(request: Request, ranks: int) -> str:
+    counts = ((request.conv_workers, "CONV"), (request.fc_workers, "FC"))
+    asked = " and ".join(f"{count} {role} workers" for count, role in counts if count is not None)
+    placement = "" if request.placement == "auto" else f" {request.placement}"
+    return f"{asked or 'separate roles'} do not fit {ranks} rank{'s' if ranks > 1 else ''}{placement}"

@@ -1,0 +1,279 @@
+"""Iteration time of a strategy, one term a line of the report (docs/cost-model.md has the formulas)."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from stanza_compiler.cluster import Cluster, Device
+from stanza_compiler.dataflow import Tensor, tensors
+from stanza_compiler.network import (
+    Channel,
+    Link,
+    all_traffic,
+    blocks,
+    host_links,
+    host_ranks,
+    one_server,
+    ring,
+    sharded_servers,
+)
+from stanza_compiler.op_time import backward_s, forward_s, gradient_bytes, needs_backward
+from stanza_compiler.opgraph import OpGraph
+from stanza_compiler.plan import TERMS, Allocation, Prediction
+
+# An SGD step reads parameter, gradient and momentum and writes parameter and momentum.
+OPTIMIZER_PASSES = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Samples of one step: `samples` on every rank, or on all ranks together where `is_global`."""
+
+    samples: int
+    is_global: bool = False
+
+    def parts(self, ranks: int) -> tuple[int, ...]:
+        """Samples of each rank; of a global batch as numpy.array_split does it, the first ones one larger.
+
+        >>> Batch(10, is_global=True).parts(4)
+        (3, 3, 2, 2)
+        """
+        if not self.is_global:
+            return (self.samples,) * ranks
+        size, larger = divmod(self.samples, ranks)
+        return (size + 1,) * larger + (size,) * (ranks - larger)
+
+
+@dataclass(frozen=True, slots=True)
+class OpCost:
+    """Seconds of one op on either side; `gradient_bytes` are complete when its backward ends."""
+
+    name: str
+    conv_forward_s: float
+    conv_backward_s: float
+    fc_forward_s: float
+    fc_backward_s: float
+    gradient_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Costs:
+    """All that one allocation costs for every cut: what `price_cut` sums and the solver's coefficients.
+
+    `parts` are each CONV rank's samples, `ops` in program order. A tensor crosses every link of `links` at once;
+    `traffic` counts all of them.
+    """
+
+    allocation: Allocation
+    parts: tuple[int, ...]
+    ops: tuple[OpCost, ...]
+    tensors: tuple[Tensor, ...]
+    target_bytes: int
+    optimizer_s_per_byte: float
+    traffic: Link
+    links: tuple[Link, ...]
+    latency_s: float
+    conv_ring: Channel
+    fc_ring: Channel
+
+    @property
+    def samples(self) -> int:
+        return sum(self.parts)
+
+    def up_s(self, link: Link, tensor: Tensor) -> float:
+        return link.payload_bytes(tensor.value) * link.s_per_byte
+
+    def down_s(self, link: Link, tensor: Tensor) -> float:
+        return self.up_s(link, tensor) if tensor.value.requires_grad else 0.0
+
+
+def separate(
+    graph: OpGraph, fc_ops: frozenset[str], allocation: Allocation, cluster: Cluster, batch: Batch
+) -> Prediction:
+    """Layer separation (Stanza, arXiv 1812.10624) with `fc_ops` on the hosts, dedicated or colocated."""
+    return price_cut(separate_costs(graph, allocation, cluster, batch), fc_ops)
+
+
+def data_parallel(graph: OpGraph, world_size: int, cluster: Cluster, batch: Batch) -> Prediction:
+    """Every rank trains the whole model; one ring sums all gradients, overlapped with the backward."""
+    allocation = Allocation(world_size, 0, "data-parallel")
+    parts = batch.parts(world_size)
+    terms, steps = _whole_model(graph, cluster.device, max(parts))
+    model_bytes = sum(ready for _, ready in steps)
+    channel = ring(range(world_size), cluster)
+    if model_bytes:
+        terms["conv_allreduce_exposed_s"] = channel.latency_s + exposed_s(steps, channel.s_per_byte)
+    terms["optimizer_s"] = model_bytes * _optimizer_s_per_byte(cluster)
+    return Prediction(allocation, sum(parts), 2.0 * (world_size - 1) * model_bytes, terms)
+
+
+def parameter_server_1(graph: OpGraph, world_size: int, cluster: Cluster, batch: Batch) -> Prediction | None:
+    """World size - 1 workers push gradients to one server, then pull parameters; None for one rank."""
+    if world_size < 2:
+        return None
+    allocation = Allocation(world_size - 1, 1, "parameter-server-1")
+    return _parameter_server(graph, allocation, one_server(world_size, cluster), cluster, batch)
+
+
+def parameter_server_n(graph: OpGraph, world_size: int, cluster: Cluster, batch: Batch) -> Prediction | None:
+    """Every rank is a worker as well as the server of an equal shard; None for one rank."""
+    if world_size < 2:
+        return None
+    allocation = Allocation(world_size, world_size, "parameter-server-n")
+    return _parameter_server(graph, allocation, sharded_servers(world_size, cluster), cluster, batch)
+
+
+def separate_costs(graph: OpGraph, allocation: Allocation, cluster: Cluster, batch: Batch) -> Costs:
+    """What every op and tensor costs when `allocation` trains the model separately."""
+    parts = batch.parts(allocation.conv_workers)
+    conv_samples = max(parts)
+    fc_samples = max(sum(parts[rank] for rank in block) for block in blocks(allocation))
+    goes_backward, ready, device = needs_backward(graph), gradient_bytes(graph), cluster.device
+    ops = tuple(
+        OpCost(
+            op.name,
+            forward_s(graph, op, device, conv_samples),
+            backward_s(graph, op, device, conv_samples) if op.name in goes_backward else 0.0,
+            forward_s(graph, op, device, fc_samples),
+            backward_s(graph, op, device, fc_samples) if op.name in goes_backward else 0.0,
+            ready.get(op.name, 0),
+        )
+        for op in graph.ops
+        if not op.is_size
+    )
+    return Costs(
+        allocation=allocation,
+        parts=parts,
+        ops=ops,
+        tensors=tensors(graph),
+        target_bytes=graph.target_bytes,
+        optimizer_s_per_byte=_optimizer_s_per_byte(cluster),
+        traffic=all_traffic(allocation, parts),
+        links=host_links(allocation, parts, cluster),
+        latency_s=cluster.latency_s,
+        conv_ring=ring(range(allocation.conv_workers), cluster),
+        fc_ring=ring(host_ranks(allocation), cluster),
+    )
+
+
+def with_network(costs: Costs, cluster: Cluster) -> Costs:
+    """The same devices on the network of `cluster`."""
+    allocation = costs.allocation
+    return replace(
+        costs,
+        links=host_links(allocation, costs.parts, cluster),
+        latency_s=cluster.latency_s,
+        conv_ring=ring(range(allocation.conv_workers), cluster),
+        fc_ring=ring(host_ranks(allocation), cluster),
+    )
+
+
+def price_cut(costs: Costs, fc_ops: frozenset[str]) -> Prediction:
+    """One step with `fc_ops` on the hosts.
+
+    Bytes are what all nodes send, traffic inside a node included. After its backward a dedicated host reduces
+    and updates FC while CONV goes backward, reduces and updates: `fc_exposed_s` is by how much the host ends
+    later, its optimiser included. A colocated host's link carries the FC ring first, then the CONV ring as
+    gradients appear: `fc_exposed_s` is what the FC ring adds, and its device runs both optimisers.
+    """
+    terms = dict.fromkeys(TERMS, 0.0)
+    steps: list[tuple[float, int]] = []
+    conv_bytes = fc_bytes = 0
+    for op in costs.ops:
+        if op.name in fc_ops:
+            terms["fc_forward_s"] += op.fc_forward_s
+            terms["fc_backward_s"] += op.fc_backward_s
+            fc_bytes += op.gradient_bytes
+        else:
+            terms["conv_forward_s"] += op.conv_forward_s
+            terms["conv_backward_s"] += op.conv_backward_s
+            conv_bytes += op.gradient_bytes
+            steps.append((op.conv_backward_s, op.gradient_bytes))
+    crossing = [tensor for tensor in costs.tensors if tensor.crosses(fc_ops)]
+    terms["up_s"], up_bytes = _up(costs, crossing)
+    terms["down_s"], down_bytes = _down(costs, crossing)
+    fc_ring_s = costs.fc_ring.latency_s + fc_bytes * costs.fc_ring.s_per_byte if fc_bytes else 0.0
+    conv_latency_s = costs.conv_ring.latency_s if conv_bytes else 0.0
+    conv_exposed_s = exposed_s(steps, costs.conv_ring.s_per_byte)
+    conv_optimizer_s, fc_optimizer_s = conv_bytes * costs.optimizer_s_per_byte, fc_bytes * costs.optimizer_s_per_byte
+    terms["conv_allreduce_exposed_s"] = conv_latency_s + conv_exposed_s
+    if costs.allocation.placement == "dedicated":
+        conv_s = terms["conv_backward_s"] + terms["conv_allreduce_exposed_s"] + conv_optimizer_s
+        terms["fc_exposed_s"] = max(0.0, fc_ring_s + fc_optimizer_s - conv_s)
+        terms["optimizer_s"] = conv_optimizer_s
+    else:
+        terms["fc_exposed_s"] = exposed_s(steps, costs.conv_ring.s_per_byte, backlog_s=fc_ring_s) - conv_exposed_s
+        terms["optimizer_s"] = conv_optimizer_s + fc_optimizer_s
+    allocation = costs.allocation
+    ring_bytes = 2 * (allocation.conv_workers - 1) * conv_bytes + 2 * (allocation.fc_workers - 1) * fc_bytes
+    return Prediction(allocation, costs.samples, ring_bytes + up_bytes + down_bytes, terms)
+
+
+def exposed_s(steps: Iterable[tuple[float, int]], s_per_byte: float, backlog_s: float = 0.0) -> float:
+    """Seconds that sending gradients goes on after a backward that it overlaps.
+
+    `steps` are (backward seconds, gradient bytes) in program order; the backward takes them from the last to
+    the first. The link drains its backlog while an op computes, then the op's gradient joins it (Lindley's
+    recursion). It equals the maximum over positions of bytes still to send less compute still to come.
+
+    >>> exposed_s([(1.0, 0), (1.0, 3)], s_per_byte=1.0)
+    2.0
+    """
+    for compute_s, ready in reversed(list(steps)):
+        backlog_s = max(0.0, backlog_s - compute_s) + ready * s_per_byte
+    return backlog_s
+
+
+def _up(costs: Costs, crossing: list[Tensor]) -> tuple[float, float]:
+    """Seconds and bytes of the boundary tensors plus the targets on their way to the hosts."""
+    payload_bytes = sum(costs.traffic.payload_bytes(tensor.value) for tensor in crossing)
+    payload_bytes += costs.traffic.samples * costs.target_bytes
+    if not payload_bytes:
+        return 0.0, 0.0
+    loads_s = (
+        sum(costs.up_s(link, tensor) for tensor in crossing) + link.samples * costs.target_bytes * link.s_per_byte
+        for link in costs.links
+    )
+    return costs.latency_s + max(loads_s), payload_bytes
+
+
+def _down(costs: Costs, crossing: list[Tensor]) -> tuple[float, float]:
+    """Seconds and bytes of the gradients on their way back."""
+    returned = [tensor for tensor in crossing if tensor.value.requires_grad]
+    payload_bytes = sum(costs.traffic.payload_bytes(tensor.value) for tensor in returned)
+    if not payload_bytes:
+        return 0.0, 0.0
+    loads_s = (sum(costs.down_s(link, tensor) for tensor in returned) for link in costs.links)
+    return costs.latency_s + max(loads_s), payload_bytes
+
+
+def _whole_model(graph: OpGraph, device: Device, samples: int) -> tuple[dict[str, float], list[tuple[float, int]]]:
+    """Compute terms of a rank that trains the whole model, and each op's (backward seconds, gradient bytes)."""
+    ops = [op for op in graph.ops if not op.is_size]
+    goes_backward, ready = needs_backward(graph), gradient_bytes(graph)
+    steps = [
+        (backward_s(graph, op, device, samples) if op.name in goes_backward else 0.0, ready.get(op.name, 0))
+        for op in ops
+    ]
+    terms = dict.fromkeys(TERMS, 0.0)
+    terms["conv_forward_s"] = sum(forward_s(graph, op, device, samples) for op in ops)
+    terms["conv_backward_s"] = sum(compute_s for compute_s, _ in steps)
+    return terms, steps
+
+
+def _parameter_server(
+    graph: OpGraph, allocation: Allocation, channel: Channel, cluster: Cluster, batch: Batch
+) -> Prediction:
+    """Push overlapped with the backward, its exposed part in up_s; update; pull in down_s, not overlapped."""
+    parts = batch.parts(allocation.conv_workers)
+    terms, steps = _whole_model(graph, cluster.device, max(parts))
+    model_bytes = sum(ready for _, ready in steps)
+    if model_bytes:
+        terms["up_s"] = channel.latency_s + exposed_s(steps, channel.s_per_byte)
+        terms["down_s"] = channel.latency_s + model_bytes * channel.s_per_byte
+        terms["optimizer_s"] = model_bytes / allocation.fc_workers * _optimizer_s_per_byte(cluster)
+    # With one server W - 1 workers send all; with W shards each of W ranks keeps its own, a W-th.
+    return Prediction(allocation, sum(parts), 2.0 * (allocation.world_size - 1) * model_bytes, terms)
+
+
+def _optimizer_s_per_byte(cluster: Cluster) -> float:
+    return OPTIMIZER_PASSES / cluster.device.memory_bytes_per_s

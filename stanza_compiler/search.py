@@ -1,0 +1,161 @@
+"""The cheapest cut of one placement, over its allocations."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from stanza_compiler.cost_model import Costs, price_cut
+from stanza_compiler.cuts import Cuts, enumerate_cuts
+from stanza_compiler.plan import Allocation, Prediction
+
+# Plans within this share of the least time tie.
+TIE = 1e-9
+
+# Op prices (ops x cuts x allocations) up to which pricing every cut beats importing and running the solver.
+ENUMERATED_PRICES = 200_000
+
+# Cuts priced at once on the way to the solver's first bound.
+SEEDS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A priced plan; `boundary_bytes` cross for one sample on one rank, `fc_groups` is a bit mask."""
+
+    prediction: Prediction
+    costs: Costs
+    fc_groups: int
+    fc_ops: frozenset[str]
+    boundary_bytes: float
+    is_settled: bool = True
+    """Whether ties were broken too; the solver leaves that to `settled`."""
+
+    @property
+    def plan(self) -> tuple[Allocation, int]:
+        return self.prediction.allocation, self.fc_groups
+
+    @property
+    def sample_s(self) -> float:
+        return self.prediction.iteration_s / self.prediction.samples_per_step
+
+
+def search(choices: Sequence[Costs], cuts: Cuts, asked: int | None) -> tuple[Candidate, ...]:
+    """Plans best first, the first one exact: within 1e-9 of the least time a sample over all cuts and choices.
+
+    Ties go to fewer boundary bytes, fewer FC ops, later FC ops, then fewer hosts. `asked` fixes the FC groups.
+    """
+    rivals = [costs for costs in choices if not any(_is_dominated(costs, other) for other in choices)]
+    if not rivals:
+        return ()
+    known = (asked,) if asked is not None else enumerate_cuts(cuts, _limit(rivals))
+    if known is not None:
+        return _ranked([_candidate(costs, cuts, fc_groups) for costs in rivals for fc_groups in known])
+    return _solved(rivals, cuts)
+
+
+def best(candidates: Iterable[Candidate]) -> Candidate:
+    """The least time a sample, by the order of ties within 1e-9."""
+    candidates = tuple(candidates)
+    least_s = min(candidate.sample_s for candidate in candidates)
+    return min((each for each in candidates if each.sample_s <= least_s * (1 + TIE)), key=_tie_order)
+
+
+def settled(candidate: Candidate, cuts: Cuts) -> Candidate:
+    """The candidate, or the cut that ties with it under its allocation by fewer boundary bytes or FC ops."""
+    if candidate.is_settled:
+        return candidate
+    from stanza_compiler.solver import fewest_bytes
+
+    fewest = fewest_bytes(candidate.costs, cuts, at_most_s=candidate.prediction.iteration_s)
+    return candidate if fewest is None else best([candidate, _candidate(candidate.costs, cuts, fewest)])
+
+
+def _limit(choices: Sequence[Costs]) -> int:
+    return ENUMERATED_PRICES // max(1, sum(len(costs.ops) for costs in choices))
+
+
+def _solved(choices: Sequence[Costs], cuts: Cuts) -> tuple[Candidate, ...]:
+    """One program per allocation that might beat the best plan known so far, the most promising first."""
+    # scipy.optimize costs half a second, which small models, whose cuts are all priced, need not pay.
+    from stanza_compiler.solver import cheapest_cut
+
+    found: dict[tuple[int, int], Candidate] = {}
+
+    def price(fc_groups: int) -> None:
+        for place, costs in enumerate(choices):
+            if (place, fc_groups) not in found:
+                found[place, fc_groups] = _candidate(costs, cuts, fc_groups)
+
+    # A bound for the solver: the least cut around each op with work, coarsely, then ever finer around the best.
+    ladder = tuple(dict.fromkeys(cuts.smallest()))
+    low, high, step = 0, len(ladder), len(ladder) + 1
+    while step > 1:
+        step = -(-(high - low) // SEEDS)
+        rungs = range(low, high, step)
+        for rung in rungs:
+            price(ladder[rung])
+        middle = min(rungs, key=lambda rung: min(found[place, ladder[rung]].sample_s for place in range(len(choices))))
+        low, high = max(0, middle - step), min(len(ladder), middle + step + 1)
+    open_places = set(range(len(choices)))
+    while open_places:
+        place = min(open_places, key=lambda each: min(c.sample_s for (at, _), c in found.items() if at == each))
+        open_places.remove(place)
+        costs = choices[place]
+        at_most_s = best(found.values()).sample_s * costs.samples
+        if _floor_s(costs) <= at_most_s:
+            cheapest = cheapest_cut(costs, cuts, at_most_s=at_most_s)
+            if cheapest is not None:
+                price(cheapest)
+    return _ranked([replace(candidate, is_settled=False) for candidate in found.values()])
+
+
+def _floor_s(costs: Costs) -> float:
+    """No cut is faster: every op on its cheaper side and nothing sent, or nothing computed while rings turn.
+
+    CONV's ring and what it overlaps take at least P r for P bytes at r seconds a byte. A colocated link carries
+    both rings; dedicated roles carry theirs at the same time, best in the ratio that ends both at once.
+    """
+    compute_s = sum(min(op.conv_forward_s + op.conv_backward_s, op.fc_forward_s + op.fc_backward_s) for op in costs.ops)
+    forward_s = sum(min(op.conv_forward_s, op.fc_forward_s) for op in costs.ops)
+    conv, fc = costs.conv_ring.s_per_byte, costs.fc_ring.s_per_byte
+    if costs.allocation.placement == "dedicated":
+        s_per_byte = conv * fc / (conv + fc) if conv and fc else 0.0
+    else:
+        s_per_byte = min(conv, fc)
+    return max(compute_s, forward_s + s_per_byte * sum(op.gradient_bytes for op in costs.ops))
+
+
+def _is_dominated(costs: Costs, other: Costs) -> bool:
+    """Whether `other` costs no more for every cut, with fewer hosts for as many CONV workers.
+
+    Ten colocated ranks with six hosts have two ranks on the busiest host as with five, and a longer FC ring.
+    """
+    return (
+        other.allocation.fc_workers < costs.allocation.fc_workers
+        and other.parts == costs.parts
+        and other.fc_ring.s_per_byte <= costs.fc_ring.s_per_byte
+        and other.fc_ring.latency_s <= costs.fc_ring.latency_s
+        and all(one.fc_forward_s <= two.fc_forward_s for one, two in zip(other.ops, costs.ops, strict=True))
+        and all(one.fc_backward_s <= two.fc_backward_s for one, two in zip(other.ops, costs.ops, strict=True))
+        and all(any(busier.carries(link) for busier in costs.links) for link in other.links)
+    )
+
+
+def _candidate(costs: Costs, cuts: Cuts, fc_groups: int) -> Candidate:
+    fc_ops = cuts.ops(fc_groups)
+    boundary_bytes = sum(tensor.value.bytes_at(1) for tensor in costs.tensors if tensor.crosses(fc_ops))
+    return Candidate(price_cut(costs, fc_ops), costs, fc_groups, fc_ops, boundary_bytes)
+
+
+def _ranked(candidates: list[Candidate]) -> tuple[Candidate, ...]:
+    if not candidates:
+        return ()
+    winner = best(candidates)
+    others = sorted(
+        (each for each in candidates if each is not winner), key=lambda each: (each.sample_s, _tie_order(each))
+    )
+    return (winner, *others)
+
+
+def _tie_order(candidate: Candidate) -> tuple[float, int, int, int]:
+    hosts = candidate.prediction.allocation.fc_workers
+    return candidate.boundary_bytes, len(candidate.fc_ops), -candidate.fc_groups, hosts

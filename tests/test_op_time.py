@@ -1,0 +1,51 @@
+"""One op's seconds by the roofline, by hand."""
+
+import pytest
+
+from stanza_compiler.cluster import Device
+from stanza_compiler.op_time import backward_s, forward_s, gradient_bytes, needs_backward
+from stanza_compiler.opgraph import Op, OpGraph
+from tests.hand_graphs import parameter, value
+
+DEVICE = Device("toy", flops_per_s=1e3, memory_bytes_per_s=1e2, overhead_s=0.25)
+CONV = Op(
+    "conv",
+    "Conv2d",
+    ("x",),
+    value("conv", 4),
+    parameters=("w",),
+    forward_flops=100,
+    backward_flops=150,
+    constant_flops=50,
+    memory_bytes_per_sample=3,
+    constant_memory_bytes=8,
+)
+VIEW = Op("view", "flatten", ("conv",), value("view", 4))
+GRAPH = OpGraph("one", 10, (value("x", 4, requires_grad=False),), (CONV, VIEW), ("view",), (parameter("w", 2),))
+
+
+def test_the_slower_of_compute_and_memory_counts_plus_the_launch() -> None:
+    assert forward_s(GRAPH, CONV, DEVICE, 4) == pytest.approx(max(450 / 1000, 20 / 100) + 0.25)
+    assert forward_s(GRAPH, CONV, DEVICE, 0) == pytest.approx(max(50 / 1000, 8 / 100) + 0.25)
+
+
+def test_the_backward_moves_twice_the_memory() -> None:
+    assert backward_s(GRAPH, CONV, DEVICE, 4) == pytest.approx(max(700 / 1000, 40 / 100) + 0.25)
+
+
+def test_a_view_is_free() -> None:
+    assert forward_s(GRAPH, VIEW, DEVICE, 4) == backward_s(GRAPH, VIEW, DEVICE, 4) == 0.0
+
+
+def test_measured_seconds_scale_from_the_profiled_batch() -> None:
+    measured = Op("conv", "Conv2d", ("x",), value("conv", 4), forward_flops=9, forward_s=0.5, backward_s=0.8)
+    assert forward_s(GRAPH, measured, DEVICE, 5) == pytest.approx(0.25)
+    assert backward_s(GRAPH, measured, DEVICE, 5) == pytest.approx(0.4)
+
+
+def test_what_no_trainable_parameter_feeds_has_no_backward() -> None:
+    stem = Op("stem", "ReLU", ("x",), value("stem", 4, requires_grad=False))
+    pair = Op("pair", "chunk", ("conv",), None)
+    graph = OpGraph("three", 1, GRAPH.inputs, (stem, CONV, pair), ("conv",), GRAPH.parameters)
+    assert needs_backward(graph) == {"conv", "pair"}
+    assert gradient_bytes(graph) == {"conv": 8}
