@@ -1,0 +1,93 @@
+"""One step of the whole model trained data-parallel."""
+
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from .agreement import agree
+from .batches import Batch, Source
+from .groups import Groups, sum_count
+from .layout import Layout
+from .loss import Loss, measure
+from .merge import in_order
+from .optimizer import make_updater
+from .plan_file import PlanFile
+from .program import Program
+from .replicas import allreduce_bytes, replicate
+from .sampler import split_items
+from .standin import find_trained, standin_items, unchanged_buffers
+from .stopwatch import Stopwatch
+from .trainer import Record
+from .wires import Message
+
+
+class DataParallelTrainer:
+    """Every rank trains the whole model on its part; exact for parts of any size, empty ones included."""
+
+    def __init__(
+        self,
+        program: Program,
+        plan: PlanFile,
+        layout: Layout,
+        groups: Groups,
+        *,
+        stage: nn.Module,
+        source: Source,
+        rank: int,
+        facts: Mapping[str, object],
+    ) -> None:
+        """`facts` have to be equal on all ranks."""
+        self._program, self._plan, self._layout, self._groups = program, plan, layout, groups
+        self._stage, self._source, self._rank, self._facts = stage, source, rank, facts
+        self._updater = make_updater(program.hooks, stage)
+        self._replica: nn.Module = stage
+        self._trained: tuple[str, ...] = ()
+        self._counted = False
+
+    def start(self, items: Sequence[int]) -> None:
+        """See on a stand-in which parameters are trained, then join the other ranks."""
+        batch = self._source.load(standin_items(self._own(items), items))
+        with unchanged_buffers(self._stage):
+            loss = self._loss(batch, self._stage)
+            self._trained = find_trained(self._stage, [loss.total])
+        self._counted = loss.counted
+        agree({**self._facts, "(sum, count) loss": loss.counted}, Message((), None, 0), self._groups.meta)
+        self._replica = replicate(self._stage, self._trained, self._groups.conv)
+
+    def step(self, number: int, items: Sequence[int]) -> Record:
+        """Train on one global batch; a rank without items runs on a stand-in that weighs nothing."""
+        own, watch = self._own(items), Stopwatch()
+        with ExitStack() as standin:
+            if not own:
+                standin.enter_context(unchanged_buffers(self._stage))
+            batch = self._source.load(own or standin_items(own, items))
+            with watch("conv_forward_s"):
+                loss = self._loss(batch, self._replica)
+            share = loss.count if own else 0.0
+            with watch("conv_backward_s"):
+                count = sum_count(share, self._groups.counts) if self._counted else float(len(items))
+                if loss.total.requires_grad:
+                    # DistributedDataParallel averages: n times the share makes its mean the sum.
+                    weight = self._layout.conv_workers / count if own and count else 0.0
+                    torch.autograd.backward(loss.total, torch.full_like(loss.total, weight))
+        sent = allreduce_bytes(self._stage, self._trained, self._groups.conv)
+        if self._updater is not None:
+            with watch("optimizer_s"):
+                self._updater.step()
+        return Record(loss.value if own else 0.0, share, sent, watch.seconds)
+
+    def state(self) -> dict[str, Tensor] | None:
+        """Rank 0's weights."""
+        return in_order(self._stage.state_dict(), self._plan.state_names) if self._rank == 0 else None
+
+    def _own(self, items: Sequence[int]) -> tuple[int, ...]:
+        return split_items(tuple(items), self._layout.conv_workers)[self._rank]
+
+    def _loss(self, batch: Batch, module: nn.Module) -> Loss:
+        (segment,) = self._program.segments
+        call: Any = module if segment.method == "forward" else getattr(self._stage, segment.method)
+        outputs = call(*(batch.inputs[name] for name in segment.takes))
+        return measure(self._program.hooks, outputs, batch.targets, samples=batch.samples)

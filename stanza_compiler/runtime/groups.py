@@ -1,0 +1,106 @@
+"""The process groups of a run."""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+
+from .layout import Layout
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """This process among the others, as torchrun says it in the environment."""
+
+    rank: int
+    size: int
+    local_rank: int
+    local_size: int
+
+    @classmethod
+    def from_environment(cls) -> "World":
+        size = int(os.environ.get("WORLD_SIZE", "1"))
+        rank = int(os.environ.get("RANK", "0"))
+        local_size = int(os.environ.get("LOCAL_WORLD_SIZE", str(size)))
+        return cls(rank, size, int(os.environ.get("LOCAL_RANK", str(rank))), local_size)
+
+
+@dataclass(frozen=True, slots=True)
+class Groups:
+    """One communicator per purpose, so that no two kinds of messages can mix.
+
+    `meta` (gloo, everyone): agreement, headers, weights at the end. `report` (gloo, everyone): metrics. `up`, `down`:
+    boundary tensors and their gradients. `conv`, `hosts`: the gradients of each role. `counts` (gloo): loss
+    counts. None where a role has one rank.
+    """
+
+    meta: dist.ProcessGroup
+    report: dist.ProcessGroup
+    up: dist.ProcessGroup | None
+    down: dist.ProcessGroup | None
+    conv: dist.ProcessGroup | None
+    hosts: dist.ProcessGroup | None
+    counts: dist.ProcessGroup | None
+
+
+def choose_backend(asked: str | None, world: World) -> str:
+    """`asked`, else nccl when every local rank has a GPU of its own, else gloo."""
+    if asked is not None:
+        return asked
+    return "nccl" if torch.cuda.is_available() and torch.cuda.device_count() >= world.local_size else "gloo"
+
+
+def choose_device(backend: str, world: World) -> torch.device:
+    """Where this rank computes."""
+    if backend != "nccl":
+        return torch.device("cpu")
+    torch.cuda.set_device(world.local_rank)
+    return torch.device("cuda", world.local_rank)
+
+
+@contextmanager
+def connect(layout: Layout, world: World, backend: str, timeout_s: float) -> Iterator[Groups]:
+    """Meet the other ranks; every wait on these groups, the meeting included, ends after `timeout_s` seconds."""
+    timeout = timedelta(seconds=timeout_s)
+    dist.init_process_group("gloo", timeout=timeout, rank=world.rank, world_size=world.size)
+    try:
+        everyone = list(range(world.size))
+        conv, hosts = list(range(layout.conv_workers)), list(layout.hosts)
+
+        def group(ranks: list[int], kind: str) -> dist.ProcessGroup | None:
+            if len(ranks) < 2:
+                return None
+            made = dist.new_group(ranks, timeout=timeout, backend=kind)
+            if not isinstance(made, dist.ProcessGroup) or world.rank not in ranks:
+                return None
+            if kind == "nccl":
+                dist.barrier(made)  # the first call on an nccl group has to be everyone's
+            return made
+
+        meta, report = dist.group.WORLD, group(everyone, "gloo")
+        assert meta is not None
+        assert report is not None
+        yield Groups(
+            meta=meta,
+            report=report,
+            up=group(everyone, backend) if hosts else None,
+            down=group(everyone, backend) if hosts else None,
+            conv=group(conv, backend),
+            hosts=group(hosts, backend),
+            counts=group(hosts or conv, "gloo"),
+        )
+    finally:
+        dist.destroy_process_group()
+
+
+def sum_count(count: float, group: dist.ProcessGroup | None) -> float:
+    """The sum of `count` over the ranks of `group`."""
+    if group is None:
+        return count
+    total = torch.tensor([count], dtype=torch.float64)
+    dist.all_reduce(total, group=group)
+    return float(total)

@@ -1,0 +1,44 @@
+"""How a stage's parameters are updated."""
+
+import inspect
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from .program import Hooks
+
+
+@dataclass(frozen=True, slots=True)
+class Updater:
+    """A stage's optimiser and its schedule, which advances once per optimiser step."""
+
+    optimizer: Any
+    scheduler: Any
+
+    def step(self) -> None:
+        """Update the parameters from their gradients, then forget the gradients."""
+        self.optimizer.step()
+        if self.scheduler is not None:
+            self.scheduler.step()
+        self.optimizer.zero_grad(set_to_none=True)
+
+
+def make_updater(hooks: Hooks, stage: nn.Module) -> Updater | None:
+    """The user's optimiser (default: SGD, lr 0.01) over the trainable parameters of `stage`, in original order.
+
+    None when the stage has none. A make_optimizer whose parameter is called `named_parameters` gets pairs
+    (original name, parameter).
+    """
+    trainable = [(name, parameter) for name, parameter in stage.named_parameters() if parameter.requires_grad]
+    if not trainable:
+        return None
+    parameters = [parameter for _, parameter in trainable]
+    if hooks.make_optimizer is None:
+        optimizer: Any = torch.optim.SGD(parameters, lr=0.01)
+    elif next(iter(inspect.signature(hooks.make_optimizer).parameters), "") == "named_parameters":
+        optimizer = hooks.make_optimizer(trainable)
+    else:
+        optimizer = hooks.make_optimizer(parameters)
+    return Updater(optimizer, hooks.make_scheduler(optimizer) if hooks.make_scheduler else None)

@@ -1,0 +1,43 @@
+"""What a run reads from plan.json."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from .layout import Layout
+
+
+@dataclass(frozen=True, slots=True)
+class Crossing:
+    """How a boundary tensor is put together: batched along an axis, replicated, or per-rank."""
+
+    kind: str
+    batch_axis: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class PlanFile:
+    """The plan's decisions that a run follows; `batch_size` is per CONV rank."""
+
+    separate: bool
+    batch_size: int
+    layout: Layout
+    boundary: Mapping[str, Crossing]
+    state_names: tuple[str, ...]
+
+
+def read_plan(path: Path) -> PlanFile:
+    """The plan that the compiler wrote beside the program."""
+    entry = json.loads(path.read_text(encoding="utf-8"))
+    separate = entry["verdict"] == "separate"
+    allocation = entry["allocation"]
+    return PlanFile(
+        separate=separate,
+        batch_size=entry["batch_size"],
+        layout=Layout(allocation["conv_workers"], allocation["fc_workers"], allocation["placement"])
+        if separate
+        else Layout(allocation["conv_workers"], 0, "data-parallel"),
+        boundary={item["name"]: Crossing(item["kind"], item["batch_axis"]) for item in entry["boundary"]},
+        state_names=tuple(entry["state_dict"]),
+    )

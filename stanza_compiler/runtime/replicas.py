@@ -1,0 +1,51 @@
+"""DistributedDataParallel over the parameters that are really trained."""
+
+import inspect
+from collections.abc import Collection
+from typing import Any
+
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+
+def replicate(stage: nn.Module, trained: Collection[str], group: dist.ProcessGroup | None) -> nn.Module:
+    """`stage` with its gradients averaged over `group` in buckets during backward.
+
+    The stage itself when it is alone or has nothing to train. Parameters that no backward reaches are left out:
+    their gradients stay None, as in one process.
+    """
+    if group is None or not trained:
+        return stage
+    idle = [
+        parameter for name, parameter in stage.named_parameters() if parameter.requires_grad and name not in trained
+    ]
+    for parameter in idle:
+        parameter.requires_grad_(False)
+    # Newer torch calls the flag by another name, and warns about the old one.
+    flags = inspect.signature(DistributedDataParallel).parameters
+    buffers = "forward_sync_buffers" if "forward_sync_buffers" in flags else "broadcast_buffers"
+    options: dict[str, Any] = {"process_group": group, "gradient_as_bucket_view": True, buffers: False}
+    replica: nn.Module = DistributedDataParallel(stage, **options)
+    for parameter in idle:
+        parameter.requires_grad_(True)
+    return replica
+
+
+def allreduce_bytes(stage: nn.Module, trained: Collection[str], group: dist.ProcessGroup | None) -> int:
+    """The bytes that this rank sent for the gradients of a step: 2(n-1)/n of their size over a ring of n ranks.
+
+    Of a sparse gradient the rows go to n-1 others; the rows of the sum over n are taken for a rank's own.
+    """
+    if group is None:
+        return 0
+    size = dist.get_world_size(group)
+    sent = 0
+    for name, parameter in stage.named_parameters():
+        if name in trained and parameter.grad is not None:
+            gradient = parameter.grad
+            if gradient.is_sparse:
+                sent += (size - 1) * (gradient._indices().nbytes + gradient._values().nbytes) // size
+            else:
+                sent += 2 * (size - 1) * gradient.nbytes // size
+    return sent

@@ -1,0 +1,53 @@
+"""A few real items that a stage runs on without learning from them.
+
+Before the first step each stage runs on such a stand-in to see what it gives, and which parameters get
+a gradient. In a step whose part of the batch is empty a rank under DistributedDataParallel runs on one with a
+gradient of zero, because the others wait for its share of the allreduce.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+
+ITEMS = 2  # BatchNorm refuses a single one
+
+
+def standin_items(own: Sequence[int], everyones: Sequence[int]) -> Sequence[int]:
+    """The first items of this rank's part, or of the whole batch when the part is empty."""
+    return (own or everyones)[:ITEMS]
+
+
+@contextmanager
+def unchanged_buffers(stage: nn.Module) -> Iterator[None]:
+    """Put the stage's buffers back at the end, whatever forward wrote into them."""
+    saved = [
+        (module, name, buffer, buffer.detach().clone())
+        for module in stage.modules()
+        for name, buffer in module._buffers.items()
+        if buffer is not None
+    ]
+    try:
+        yield
+    finally:
+        with torch.no_grad():
+            for module, name, buffer, values in saved:
+                module._buffers[name] = buffer
+                buffer.copy_(values)
+
+
+def find_trained(stage: nn.Module, tensors: Sequence[Tensor]) -> tuple[str, ...]:
+    """The parameters of `stage` that a backward from `tensors` reaches; leaves no gradients behind."""
+    roots = [tensor for tensor in tensors if tensor.requires_grad]
+    if roots:
+        torch.autograd.backward(roots, [torch.zeros_like(root) for root in roots])
+    reached = tuple(name for name, parameter in stage.named_parameters() if parameter.grad is not None)
+    stage.zero_grad(set_to_none=True)
+    return reached
+
+
+def backward_zero(tensors: Sequence[Tensor]) -> None:
+    """A backward that adds nothing to any gradient and lets DistributedDataParallel finish its step."""
+    roots = [tensor for tensor in tensors if tensor.requires_grad]
+    torch.autograd.backward(roots, [torch.zeros_like(root) for root in roots])

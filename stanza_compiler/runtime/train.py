@@ -1,0 +1,155 @@
+"""The training loop of a generated program."""
+
+import sys
+import traceback
+from collections.abc import Sequence
+from contextlib import nullcontext
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from .agreement import broadcast_length
+from .arguments import Arguments, choose_layout, parse
+from .batches import make_source
+from .data_parallel import DataParallelTrainer
+from .errors import UsageError
+from .evaluate import evaluate
+from .export import export
+from .groups import Groups, World, choose_backend, choose_device, connect
+from .layout import Layout
+from .metrics import Reporter
+from .plan_file import PlanFile, read_plan
+from .program import Program
+from .sampler import Order
+from .seeds import seed_everything, seed_from
+from .separated import SeparatedTrainer
+from .single import SingleProcessTrainer
+from .trainer import Trainer
+from .weights import load_stage
+
+SYNTHETIC_STEPS = 10
+
+
+def main(program: Program, argv: Sequence[str] | None = None) -> None:
+    """Run train.py; exits with 2 when flags do not add up, with 1 when this rank fails."""
+    world = World.from_environment()
+    try:
+        arguments = parse(argv)
+        plan = read_plan(program.folder / "plan.json")
+        layout = choose_layout(arguments, plan.layout, world.size)
+        if arguments.epochs is not None and program.hooks.make_dataset is None:
+            raise UsageError("--epochs", "synthetic items have no end", "pass --steps, or define make_dataset")
+    except UsageError as error:
+        if world.rank == 0:
+            print(f"error: {error}", file=sys.stderr)
+        sys.exit(2)
+    run = _Run(program, arguments, plan, layout, world)
+    try:
+        run.train()
+    except Exception as error:
+        # One write, so that the ranks' messages do not mix.
+        what = " ".join(f"{type(error).__name__}: {error}".split())
+        where = f"rank {world.rank} ({layout.describe(world.rank)}), step {run.number}"
+        sys.stderr.write(f"{traceback.format_exc()}error: {where}: {what}\n")
+        sys.stderr.flush()
+        sys.exit(1)
+
+
+class _Run:
+    """One process's run from the first item to the exported file; `number` is the step it is at."""
+
+    def __init__(self, program: Program, arguments: Arguments, plan: PlanFile, layout: Layout, world: World) -> None:
+        self._program, self._arguments, self._plan = program, arguments, plan
+        self._layout, self._world = layout, world
+        self.number = 0
+
+    def train(self) -> None:
+        """Train, then write and evaluate the weights on rank 0."""
+        backend = choose_backend(self._arguments.backend, self._world)
+        device = choose_device(backend, self._world)
+        if self._world.rank == 0 and self._world.size > 1 and self._layout != self._plan.layout:
+            print(f"layout: {self._layout} (planned: {self._plan.layout})", flush=True)
+        alone = self._world.size == 1
+        meeting = nullcontext() if alone else connect(self._layout, self._world, backend, self._arguments.timeout_s)
+        with meeting as groups:
+            state = self._steps(groups, device)
+        if state is not None:
+            if self._arguments.export is not None:
+                export(state, self._arguments.export)
+            if self._program.hooks.make_eval_dataset is not None:
+                dataset = self._program.hooks.make_eval_dataset()
+                size = self._arguments.batch_size or self._plan.batch_size
+                print(evaluate(self._program, dataset, state, batch_size=size), flush=True)
+
+    def _steps(self, groups: Groups | None, device: torch.device) -> dict[str, torch.Tensor] | None:
+        arguments, rank = self._arguments, self._world.rank
+        dataset = self._make_dataset()
+        length = len(dataset) if dataset is not None else None
+        if groups is not None:
+            length = broadcast_length(length, groups.meta)
+        if length == 0:
+            raise ValueError("make_dataset() gave a dataset without items")
+        size = arguments.global_batch_size or self._layout.conv_workers * (
+            arguments.batch_size or self._plan.batch_size
+        )
+        order = Order(length, size, arguments.seed, arguments.shuffle)
+        steps = self._count_steps(order)
+        trainer = self._make_trainer(groups, dataset, order, device)
+        report = groups.report if groups is not None else None
+        reporter = Reporter(self._layout, rank=rank, group=report, metrics=arguments.metrics)
+        trainer.start(order.items(1))
+        for self.number in range(1, steps + 1):
+            items = order.items(self.number)
+            torch.manual_seed(seed_from(arguments.seed, rank, self.number))
+            record = trainer.step(self.number, items)
+            reporter.step(self.number, record, len(items))
+        reporter.close()
+        state = trainer.state()
+        if groups is not None:
+            dist.barrier(groups.meta)  # no rank leaves while another still waits for a message
+        return state
+
+    def _make_dataset(self) -> Any:
+        """The user's dataset on ranks that load items; seeded, so that a random one is the same everywhere."""
+        make = self._program.hooks.make_dataset
+        if make is None or not self._layout.is_conv(self._world.rank):
+            return None
+        seed_everything(self._arguments.seed)
+        return make()
+
+    def _count_steps(self, order: Order) -> int:
+        if self._arguments.steps is not None:
+            return self._arguments.steps
+        if order.length is None:
+            return SYNTHETIC_STEPS
+        return order.steps_per_epoch * (self._arguments.epochs or 1)
+
+    def _make_trainer(self, groups: Groups | None, dataset: Any, order: Order, device: torch.device) -> Trainer:
+        program, rank = self._program, self._world.rank
+        source = make_source(program, dataset, order.seed, device)
+        if groups is None:
+            return SingleProcessTrainer(program, source=source, device=device)
+        facts = {
+            "length of the dataset": source.length if self._layout.is_conv(rank) else order.length,
+            "global batch size": order.global_batch_size,
+            "seed": order.seed,
+            "shuffling": order.shuffle,
+            "steps": self._count_steps(order),
+            "layout": str(self._layout),
+        }
+        if not self._plan.separate:
+            stage = load_stage(program, "model", device)
+            return DataParallelTrainer(
+                program, self._plan, self._layout, groups, stage=stage, source=source, rank=rank, facts=facts
+            )
+        return SeparatedTrainer(
+            program,
+            self._plan,
+            self._layout,
+            groups,
+            source=source if self._layout.is_conv(rank) else None,
+            rank=rank,
+            device=device,
+            facts=facts,
+        )

@@ -1,0 +1,32 @@
+"""Sends and receives whose failure names the edge."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch.distributed as dist
+
+from .errors import EdgeError
+
+
+@dataclass(frozen=True, slots=True)
+class Transfer:
+    """Messages under way between two ranks; `edge` says what and whom for error messages."""
+
+    works: Sequence[dist.Work]
+    edge: str
+
+    def wait(self) -> None:
+        """Return when they are through.
+
+        Raises EdgeError when the peer ended or the group's timeout passed.
+        """
+        for work in self.works:
+            try:
+                work.wait()
+            except RuntimeError as error:
+                raise EdgeError(f"{self.edge}: {' '.join(str(error).split())}") from error
+
+
+def post(operations: list[dist.P2POp], edge: str) -> Transfer:
+    """Start sends and receives in the given order."""
+    return Transfer(dist.batch_isend_irecv(operations) if operations else (), edge)

@@ -1,0 +1,30 @@
+"""Trains small_cnn.py data-parallel; `python train.py --help` tells the options."""
+
+from pathlib import Path
+
+import user_model
+from model_stage import ModelStage
+from runtime import Example, Hooks, Program, Segment, main
+from whole_model import bind_inputs, build_model
+
+PROGRAM = Program(
+    folder=Path(__file__).resolve().parent,
+    stages={
+        "model": ModelStage,
+    },
+    segments=(Segment("model", "forward", takes=("x",), gives=()),),
+    build_model=build_model,
+    bind_inputs=bind_inputs,
+    hooks=Hooks(
+        loss_fn=user_model.loss_fn,
+        make_optimizer=user_model.make_optimizer,
+        make_scheduler=user_model.make_scheduler,
+        make_dataset=user_model.make_dataset,
+    ),
+    example_inputs={
+        "x": Example("float32", (3, 12, 12), batch_axis=0),
+    },
+)
+
+if __name__ == "__main__":
+    main(PROGRAM)

@@ -1,0 +1,110 @@
+"""Who is who, and which flags say so."""
+
+from pathlib import Path
+
+import pytest
+
+from stanza_compiler.runtime.arguments import Arguments, choose_layout, parse
+from stanza_compiler.runtime.errors import UsageError
+from stanza_compiler.runtime.layout import Layout
+
+
+@pytest.mark.parametrize(
+    ("layout", "world_size", "hosts", "blocks"),
+    [
+        (Layout(2, 1, "dedicated"), 3, (2,), [[0, 1]]),
+        (Layout(3, 2, "dedicated"), 5, (3, 4), [[0, 1], [2]]),
+        (Layout(7, 3, "dedicated"), 10, (7, 8, 9), [[0, 1, 2], [3, 4], [5, 6]]),
+        (Layout(1, 2, "dedicated"), 3, (1, 2), [[0], []]),
+        (Layout(3, 1, "colocated"), 3, (0,), [[0, 1, 2]]),
+        (Layout(5, 2, "colocated"), 5, (0, 3), [[0, 1, 2], [3, 4]]),
+        (Layout(4, 0, "data-parallel"), 4, (), []),
+    ],
+)
+def test_hosts_own_contiguous_blocks_the_first_ones_larger(
+    layout: Layout, world_size: int, hosts: tuple[int, ...], blocks: list[list[int]]
+) -> None:
+    assert layout.world_size == world_size
+    assert layout.hosts == hosts
+    assert [list(block) for block in layout.blocks] == blocks
+    for host, block in zip(hosts, blocks, strict=True):
+        assert list(layout.block_of(host)) == block
+        assert [layout.host_of(rank) for rank in block] == [host] * len(block)
+
+
+def test_a_rank_is_described_by_its_roles() -> None:
+    colocated = Layout(3, 2, "colocated")
+    assert [colocated.describe(rank) for rank in range(3)] == [
+        "conv 0 and fc host 0",
+        "conv 1",
+        "conv 2 and fc host 1",
+    ]
+    assert Layout(2, 1, "dedicated").describe(2) == "fc host 0"
+
+
+DEDICATED, COLOCATED = Layout(9, 1, "dedicated"), Layout(8, 2, "colocated")
+
+
+@pytest.mark.parametrize(
+    ("planned", "arguments", "world_size", "expected"),
+    [
+        (DEDICATED, Arguments(), 10, DEDICATED),
+        (DEDICATED, Arguments(), 3, Layout(2, 1, "dedicated")),
+        (DEDICATED, Arguments(), 40, Layout(36, 4, "dedicated")),
+        (COLOCATED, Arguments(), 3, Layout(3, 1, "colocated")),
+        (COLOCATED, Arguments(), 16, Layout(16, 4, "colocated")),
+        (DEDICATED, Arguments(fc_workers=2), 5, Layout(3, 2, "dedicated")),
+        (DEDICATED, Arguments(conv_workers=3), 5, Layout(3, 2, "dedicated")),
+        (DEDICATED, Arguments(placement="colocated", fc_workers=2), 3, Layout(3, 2, "colocated")),
+        (COLOCATED, Arguments(placement="dedicated"), 4, Layout(3, 1, "dedicated")),
+        (DEDICATED, Arguments(), 1, DEDICATED),
+        (DEDICATED, Arguments(conv_workers=2), 1, Layout(2, 1, "dedicated")),
+        (Layout(4, 0, "data-parallel"), Arguments(), 3, Layout(3, 0, "data-parallel")),
+    ],
+)
+def test_flags_decide_then_the_plan_scaled(
+    planned: Layout, arguments: Arguments, world_size: int, expected: Layout
+) -> None:
+    assert choose_layout(arguments, planned, world_size) == expected
+
+
+@pytest.mark.parametrize(
+    ("planned", "arguments", "world_size"),
+    [
+        (DEDICATED, Arguments(conv_workers=2, fc_workers=2), 3),
+        (DEDICATED, Arguments(fc_workers=3), 3),
+        (COLOCATED, Arguments(conv_workers=2), 3),
+        (COLOCATED, Arguments(fc_workers=4), 3),
+        (COLOCATED, Arguments(single_process=True), 3),
+        (Layout(4, 0, "data-parallel"), Arguments(fc_workers=1), 3),
+        (Layout(4, 0, "data-parallel"), Arguments(placement="dedicated"), 3),
+    ],
+)
+def test_contradicting_flags_are_refused(planned: Layout, arguments: Arguments, world_size: int) -> None:
+    with pytest.raises(UsageError):
+        choose_layout(arguments, planned, world_size)
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ["--steps", "0"],
+        ["--steps", "3", "--epochs", "1"],
+        ["--batch-size", "4", "--global-batch-size", "8"],
+        ["--conv-workers", "-1"],
+        ["--timeout", "0"],
+        ["--timeout", "inf"],
+        ["--resume"],
+        ["--step", "3"],
+    ],
+)
+def test_malformed_and_unknown_flags_exit_with_2(flags: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as exit_info:
+        parse(flags)
+    assert exit_info.value.code == 2
+    assert "error:" in capsys.readouterr().err
+
+
+def test_a_file_to_write_needs_its_folder_before_training(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="--export"):
+        parse(["--export", str(tmp_path / "none" / "a.pt")])
