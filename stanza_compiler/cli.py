@@ -1,0 +1,82 @@
+"""The command `stanza-compile`: argv in, exit code out."""
+
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+from contextlib import redirect_stdout
+
+from stanza_compiler.arguments import PASSES, Invocation, parse
+from stanza_compiler.errors import StanzaError, UsageError
+from stanza_compiler.opgraph import OpGraph
+from stanza_compiler.plan import Plan, to_json
+from stanza_compiler.progress import progress
+from stanza_compiler.report import build_report
+
+NEXT_PASS = dict(zip(PASSES, (*PASSES[1:], "done"), strict=True))
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one compile; 0 done, 1 the model or request can't be compiled, 2 usage, 130 interrupted."""
+    try:
+        invocation = parse(argv)
+        if invocation is not None:
+            _run(invocation)
+            sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # keeps the interpreter's last flush quiet
+        return 1
+    except KeyboardInterrupt:
+        print("error: stanza-compile: interrupted; run it again", file=sys.stderr)
+        return 130
+    except Exception as error:
+        # --traceback is looked up here because what failed may be the reading of the command line.
+        if "--traceback" in (sys.argv if argv is None else argv):
+            traceback.print_exc()
+        print(f"error: {_told(error)}", file=sys.stderr)
+        return 2 if isinstance(error, UsageError) else 1
+    return 0
+
+
+def _told(error: Exception) -> StanzaError:
+    if isinstance(error, StanzaError):
+        return error
+    what = f"internal error, {type(error).__name__}: {error}"
+    return StanzaError("stanza-compile", what, "this is a bug of ours, please report it with --traceback")
+
+
+def _run(invocation: Invocation) -> None:
+    """Compile; plan.json, the report or the dump goes to stdout, everything else to stderr."""
+    # Imported here: torch takes seconds, which a mistake on the command line should not cost.
+    from stanza_compiler.compiler import compile_source
+
+    options, stdout = invocation.options, sys.stdout
+
+    # What the user's file prints must not end up in plan.json.
+    with progress(PASSES[0]) as show, redirect_stdout(sys.stderr):
+
+        def on_pass(name: str, result: object, seconds: float) -> None:
+            show(NEXT_PASS[name])
+            if name == options.dump:
+                print(result, file=stdout)
+
+        compilation = compile_source(options, on_pass=on_pass)
+    plan = compilation.plan
+    if invocation.as_json:
+        print(to_json(plan), end="")
+        for note in plan.notes:
+            print(f"note: {note}", file=sys.stderr)
+    elif options.dump is None:
+        _print_report(plan, compilation.graph)
+    if compilation.out is not None:
+        run = f"torchrun --nproc-per-node {plan.allocation.world_size} {compilation.out / 'train.py'}"
+        print(f"wrote {compilation.out}, train it with: {run}", file=sys.stderr)
+
+
+def _print_report(plan: Plan, graph: OpGraph) -> None:
+    # Imported here: --json and --dump need no rich.
+    from rich.console import Console
+
+    from stanza_compiler.document_terminal import print_document
+
+    print_document(build_report(plan, graph, brief=True), Console())
