@@ -26,8 +26,12 @@ def certify(source: Source, folder: Path) -> Certificate:
     example's own): outputs, loss, every gradient, buffers, one SGD step, state_dict keys. Raises
     CertificateError with the first difference.
     """
-    with imported(folder) as whole_model:
-        emitted = whole_model.build_model()
+    with torch.random.fork_rng(), imported(folder) as whole_model:
+        try:
+            emitted = whole_model.build_model()
+        except Exception as error:
+            what = f"the emitted program can't be built: {type(error).__name__}: {first_line(error)}"
+            raise CertificateError(source.place, what, _REPORT) from error
         names_equal = list(emitted.state_dict()) == list(source.module.state_dict())
         if not names_equal:
             odd = sorted(set(emitted.state_dict()) ^ set(source.module.state_dict()))

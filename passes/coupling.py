@@ -69,6 +69,7 @@ class _Recorder(fx.Interpreter):
 
     def __init__(self, traced: Trace, source: Source, start: int, stop: int) -> None:
         super().__init__(traced.root, garbage_collect_values=False, graph=traced.graph)
+        self.extra_traceback = False
         self.values: dict[fx.Node, torch.Tensor] = {}
         args, kwargs = source.call.part(WHOLE, start, stop)
         torch.manual_seed(0)

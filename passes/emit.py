@@ -119,13 +119,16 @@ def _calls(stages: Stages, files: list[codegen.StageFile]) -> Iterator[str]:
 
 
 def _order(tree: StateTree, files: list[codegen.StageFile]) -> list[str]:
-    """Module paths in the original order, where adopting one stage after the other would give another; else nothing."""
-    adopted = [name for file in files for name in tree.names_of(file.role)]
-    original = [name for name, _ in (*tree.leaves.items(), *tree.tensors.items())]
-    leaves = [name for name in dict.fromkeys(adopted) if name in tree.leaves]
-    if leaves == [name for name in original if name in tree.leaves]:
-        return []
-    return [quoted(path) for path, _ in tree.root.named_modules(remove_duplicate=False) if path]
+    """Names in the original order, where adopting one stage after the other would give another; else nothing."""
+    adopted = list(dict.fromkeys(name for file in files for name in tree.names_of(file.role)))
+    for held in (tree.leaves, tree.tensors):
+        if [name for name in adopted if name in held] != list(held):
+            modules = [path for path, _ in tree.root.named_modules(remove_duplicate=False) if path]
+            tensors = [name for name, _ in tree.root.named_parameters(remove_duplicate=False) if name in tree.tensors]
+            return [
+                quoted(name) for name in (*modules, *tensors, *(name for name in tree.tensors if name not in tensors))
+            ]
+    return []
 
 
 def _train(environment: jinja2.Environment, source: Source, stages: Stages, files: list[codegen.StageFile]) -> str:

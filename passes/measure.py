@@ -48,6 +48,7 @@ class _Timer(fx.Interpreter):
 
     def __init__(self, root: nn.Module, graph: fx.Graph, device: torch.device) -> None:
         super().__init__(root, graph=graph)
+        self.extra_traceback = False
         self.device = device
         self.times: dict[fx.Node, list[tuple[float, float]]] = {}
 

@@ -202,6 +202,6 @@ def _heavy_notes(graph: OpGraph, cuts: Cuts, chosen: Candidate) -> Sequence[str]
     kept = f"{kept_bytes / graph.parameter_bytes:.0%} of the parameter bytes stay in CONV"
     head = f"{kept}, the heaviest op is {heaviest} ({op_bytes[heaviest] / 1e6:.1f} MB)"
     if not cuts.is_legal(moved):
-        return (f"{head}: no legal cut has it in FC",)
+        return (f"{head}: it is compute-heavy or bound to ops that are",)
     longer_s = price_cut(chosen.costs, cuts.ops(moved)).iteration_s - chosen.prediction.iteration_s
     return (f"{head}: with it in FC a step would take {longer_s * 1e3:.1f} ms longer",)

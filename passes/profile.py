@@ -2,16 +2,19 @@
 
 import copy
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
 import torch
 from torch import fx, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils.flop_counter import FlopCounterMode
+from torch.utils.flop_counter import flop_registry
 
 from stanza_compiler.errors import ProfileError
 from stanza_compiler.loader import Source, first_line
@@ -22,6 +25,7 @@ from stanza_compiler.sources import node_source
 # aten ops that multiply and add but that torch.utils.flop_counter has no formula for.
 _COMPUTE = re.compile(
     r"^(?!_thnn_fused).*(lstm|gru|rnn|attention|_fft|linalg|cdist|cholesky|svd|trilinear|conv(olution)?)"
+    r"|(^|_)(add|badd|v)?b?(mm|mv|dot)(_|$)"
 )
 
 
@@ -59,59 +63,87 @@ class Profile:
 def profile(source: Source, traced: Trace) -> Profile:
     """Shapes, bytes, FLOPs and batch axes of every op, from two batch sizes of tensors without data.
 
-    FLOPs are torch.utils.flop_counter's, 2 per multiply-add; per sample they are the slope over the two
-    batches. Ops that compute but that the counter doesn't know are listed in Op.uncounted. Raises
-    ProfileError with the op and its line when one can't be profiled.
+    FLOPs are those of torch.utils.flop_counter's formulas, 2 per multiply-add; per sample they are the slope over the
+    two batches. Ops that compute but that have no formula are listed in Op.uncounted. Raises ProfileError with the op
+    and its line when one can't be profiled.
     """
     batch = max(source.call.batch_size, 2)
-    small = _Interpreter(source, traced, batch)
-    large = _Interpreter(source, traced, 2 * batch)
+    mode = FakeTensorMode(allow_non_fake_inputs=True)
+    root = _fake_copy(traced.root, mode)
+    small = _Interpreter(source, traced, root, mode, batch)
+    large = _Interpreter(source, traced, root, mode, 2 * batch)
     return _assembled(source, traced, small, large)
 
 
 class _Dispatch(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leaves __init_subclass__ untyped
-    """Notes per node which storages are written, whether random numbers are drawn, which compute has no formula."""
+    """Notes FLOPs, written tensors, the drawing of random numbers and compute without a formula since the last reset.
 
-    def __init__(self, counted: Any) -> None:
+    It is FlopCounterMode without the module hierarchy, which costs more than everything else here.
+    """
+
+    def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # torch leaves it untyped
-        self.counted = counted
         self.reset()
 
     def reset(self) -> None:
+        self.flops = 0
         self.mutated: list[torch.Tensor] = []
         self.uncounted: list[str] = []
         self.is_random = False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        schema = func._schema
-        if schema.is_mutable:
-            for index, argument in enumerate(schema.arguments):
-                if argument.alias_info is not None and argument.alias_info.is_write:
-                    written = args[index] if index < len(args) else kwargs.get(argument.name)
-                    self.mutated += _tensors(written)
-        if torch.Tag.nondeterministic_seeded in func.tags:
-            self.is_random = True
-        packet = func.overloadpacket
-        if packet not in self.counted and _COMPUTE.search(packet.__name__) and "backward" not in packet.__name__:
-            self.uncounted.append(packet.__name__)
-        return func(*args, **kwargs)
+        facts = _facts(func)
+        for index, name in facts.written:
+            self.mutated += _tensors(args[index] if index < len(args) else kwargs.get(name))
+        if facts.uncounted:
+            self.uncounted.append(facts.uncounted)
+        self.is_random |= facts.is_random
+        value = func(*args, **kwargs)
+        if facts.flops is not None:
+            self.flops += facts.flops(*args, **kwargs, out_val=value)
+        return value
+
+
+@dataclass(frozen=True, slots=True)
+class _Facts:
+    """What an aten op's schema says: the arguments it writes to, by index and name, and how its FLOPs are counted."""
+
+    written: tuple[tuple[int, str], ...]
+    is_random: bool
+    flops: Callable[..., int] | None
+    uncounted: str
+
+
+@cache
+def _facts(func: Any) -> _Facts:
+    name = func.overloadpacket.__name__
+    flops = flop_registry.get(func.overloadpacket)
+    computes = flops is None and _COMPUTE.search(name) and "backward" not in name
+    return _Facts(
+        written=tuple(
+            (index, argument.name)
+            for index, argument in enumerate(func._schema.arguments)
+            if argument.alias_info is not None and argument.alias_info.is_write
+        ),
+        is_random=torch.Tag.nondeterministic_seeded in func.tags,
+        flops=flops,
+        uncounted=name if computes else "",
+    )
 
 
 class _Interpreter(fx.Interpreter):
     """Runs the graph on fake tensors at one batch size, node by node, forward and backward."""
 
-    def __init__(self, source: Source, traced: Trace, batch: int) -> None:
+    def __init__(self, source: Source, traced: Trace, root: nn.Module, mode: FakeTensorMode, batch: int) -> None:
+        super().__init__(root, garbage_collect_values=False, graph=traced.graph)
+        self.extra_traceback = False  # it would rewrite the errors' messages
         self.source, self.traced, self.batch = source, traced, batch
         self.runs: dict[fx.Node, _Run] = {}
-        self.same_storage: dict[int, int] = {}
-        self.alive: list[torch.Tensor] = []  # a storage's address names it only while it lives
-        self.mode = FakeTensorMode(allow_non_fake_inputs=True)
-        self.counter = FlopCounterMode(display=False)
-        self.dispatch = _Dispatch(self.counter.flop_registry)
-        root, self.state = _fake_copy(traced.root, self.mode)
-        super().__init__(root, garbage_collect_values=False, graph=traced.graph)
-        with torch.random.fork_rng(), self.mode, sdpa_kernel(SDPBackend.MATH), self.counter, self.dispatch:
+        self.dispatch = _Dispatch()
+        state = {**dict(root.named_parameters()), **dict(root.named_buffers())}
+        self.state_storages = {storage_id(tensor): name for name, tensor in state.items()}
+        with torch.random.fork_rng(), mode, sdpa_kernel(SDPBackend.MATH), self.dispatch, torch.enable_grad():
             examples = [_fake_input(leaf.example, leaf.batch_axis, batch) for leaf in source.call.leaves]
             self.run(*examples)
 
@@ -120,70 +152,66 @@ class _Interpreter(fx.Interpreter):
             value = super().run_node(n)
             self.runs[n] = _Run(leaves=_tensors(value), value=value)
             return value
-        run = self.runs[n] = _Run()
         args, kwargs = self.fetch_args_kwargs_from_env(n)
-        inputs = _tensors((args, kwargs))
-        args, kwargs = self._cut_off(args, kwargs)
-        before = self.counter.get_total_flops()
-        self.dispatch.reset()
         try:
-            with torch.enable_grad():
-                value = getattr(self, n.op)(n.target, args, kwargs)
+            run = self.runs[n] = self._forward(n, args, kwargs)
+            run.backward_flops = self._backward_flops(n, args, kwargs, run)
         except Exception as error:
             place = node_source(n, self.source.root) or self.source.place
             cause = f"{type(error).__name__}: {first_line(error)}"
             what = f"{self.traced.names[n]} can't be profiled at batch {self.batch}: {cause}"
             raise ProfileError(place, what, "make the line work at any batch size") from error
-        run.value = value
-        run.leaves = _tensors(value)
-        run.forward_flops = self.counter.get_total_flops() - before
-        run.mutated = tuple(dict.fromkeys(map(self.storage_id, self.dispatch.mutated)))
-        run.uncounted = tuple(dict.fromkeys(self.dispatch.uncounted))
-        run.is_random = self.dispatch.is_random
-        run.memory_bytes = self._memory_bytes(n, inputs, run.leaves)
-        run.backward_flops = self._backward_flops(run.leaves)
-        return value
+        return run.value
 
-    def _cut_off(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """The arguments as heads of their own graph; what stands in for a tensor counts as lying in its storage."""
+    def _forward(self, node: fx.Node, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Run:
+        inputs = _tensors((args, kwargs))
+        self.dispatch.reset()
+        value = getattr(self, node.op)(node.target, args, kwargs)
+        leaves = _tensors(value)
+        # An address names a storage only while it lives: what the op wrote for itself alone doesn't count.
+        known = {*map(storage_id, inputs), *self.state_storages}
+        mutated = tuple(dict.fromkeys(key for key in map(storage_id, self.dispatch.mutated) if key in known))
+        return _Run(
+            leaves=leaves,
+            value=value,
+            forward_flops=self.dispatch.flops,
+            memory_bytes=self._memory_bytes(node, inputs, leaves, mutated),
+            mutated=mutated,
+            uncounted=tuple(dict.fromkeys(self.dispatch.uncounted)),
+            is_random=self.dispatch.is_random,
+        )
 
-        def cut(leaf: Any) -> Any:
-            if not isinstance(leaf, torch.Tensor) or isinstance(leaf, nn.Parameter) or not leaf.requires_grad:
-                return leaf
-            # An in-place op refuses a leaf, hence the clone.
-            stand_in = leaf.detach().requires_grad_().clone()
-            self.same_storage[_storage(stand_in)] = self.storage_id(leaf)
-            self.alive.append(stand_in)
-            return stand_in
-
-        cut_args: tuple[Any, ...] = pytree.tree_map(cut, args)
-        cut_kwargs: dict[str, Any] = pytree.tree_map(cut, kwargs)
-        return cut_args, cut_kwargs
-
-    def storage_id(self, tensor: torch.Tensor) -> int:
-        """One number for all tensors that share memory."""
-        storage = _storage(tensor)
-        return self.same_storage.get(storage, storage)
-
-    def _memory_bytes(self, node: fx.Node, inputs: list[torch.Tensor], outputs: list[torch.Tensor]) -> int:
+    def _memory_bytes(
+        self, node: fx.Node, inputs: list[torch.Tensor], outputs: list[torch.Tensor], mutated: tuple[int, ...]
+    ) -> int:
         """Bytes read and written; nothing for a view."""
-        kept = {self.storage_id(tensor) for tensor in inputs}
-        moved = [tensor for tensor in outputs if self.storage_id(tensor) not in kept]
-        if not moved and not self.dispatch.mutated:
+        if not mutated and {storage_id(tensor) for tensor in outputs} <= {storage_id(tensor) for tensor in inputs}:
             return 0
         weights = self.fetch_attr(str(node.target)).parameters() if node.op == "call_module" else ()
         return sum(map(_bytes, [*inputs, *outputs, *weights]))
 
-    def _backward_flops(self, outputs: list[torch.Tensor]) -> int:
-        heads = [tensor for tensor in outputs if tensor.requires_grad and tensor.grad_fn is not None]
-        if not heads:
+    def _backward_flops(self, node: fx.Node, args: tuple[Any, ...], kwargs: dict[str, Any], run: _Run) -> int:
+        """FLOPs of this call's own backward: called once more, on inputs cut off from what came before.
+
+        A call that multiplies nothing forward multiplies nothing backward.
+        """
+        if not (run.forward_flops or run.uncounted) or not any(tensor.requires_grad for tensor in run.leaves):
             return 0
-        before = self.counter.get_total_flops()
+        args, kwargs = pytree.tree_map(_cut_off, (args, kwargs))
+        outputs = _tensors(getattr(self, node.op)(node.target, args, kwargs))
+        heads = [tensor for tensor in outputs if tensor.grad_fn is not None]
+        self.dispatch.reset()
         torch.autograd.backward(heads, [torch.ones_like(head) for head in heads])
-        return int(self.counter.get_total_flops() - before)
+        return self.dispatch.flops
 
 
-def _fake_copy(root: nn.Module, mode: FakeTensorMode) -> tuple[nn.Module, dict[str, torch.Tensor]]:
+def _cut_off(leaf: Any) -> Any:
+    if not isinstance(leaf, torch.Tensor) or isinstance(leaf, nn.Parameter) or not leaf.requires_grad:
+        return leaf
+    return leaf.detach().requires_grad_().clone()  # an in-place op refuses a leaf
+
+
+def _fake_copy(root: nn.Module, mode: FakeTensorMode) -> nn.Module:
     """A copy of the module tree whose parameters, buffers and tensor attributes hold no data; ties stay ties."""
     memo: dict[int, Any] = {}
     for module in root.modules():
@@ -196,8 +224,10 @@ def _fake_copy(root: nn.Module, mode: FakeTensorMode) -> tuple[nn.Module, dict[s
                     else fake.requires_grad_(tensor.requires_grad)
                 )
     fake_root = copy.deepcopy(root, memo)
-    state = {**dict(fake_root.named_parameters()), **dict(fake_root.named_buffers())}
-    return fake_root, state
+    for module in fake_root.modules():
+        if isinstance(module, _BatchNorm) and module.momentum is None:
+            module.momentum = 0.1  # a cumulative average reads its counter's value, which a fake tensor has not
+    return fake_root
 
 
 def _fake_input(example: torch.Tensor, batch_axis: int | None, batch: int) -> torch.Tensor:
@@ -209,7 +239,8 @@ def _tensors(value: Any) -> list[torch.Tensor]:
     return [leaf for leaf in pytree.tree_leaves(value) if isinstance(leaf, torch.Tensor)]
 
 
-def _storage(tensor: torch.Tensor) -> int:
+def storage_id(tensor: torch.Tensor) -> int:
+    """One number for all tensors that share memory, while it lives."""
     return int(tensor.untyped_storage()._cdata)
 
 
@@ -270,12 +301,12 @@ def _assembled(source: Source, traced: Trace, small: _Interpreter, large: _Inter
     return Profile(
         graph=graph,
         storages={
-            names[node]: small.storage_id(run.leaves[0])
+            names[node]: storage_id(run.leaves[0])
             for node, run in small.runs.items()
             if node in names and len(run.leaves) == 1
         },
         mutations={names[node]: run.mutated for node, run in small.runs.items() if run.mutated},
-        state_storages={small.storage_id(tensor): name for name, tensor in small.state.items()},
+        state_storages=small.state_storages,
     )
 
 

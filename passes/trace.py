@@ -38,7 +38,9 @@ class Trace:
     def run(self, *args: Any, **kwargs: Any) -> Any:
         """Call the graph as the model is called; no code is generated, so that no name can break it."""
         leaves = [leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
-        return fx.Interpreter(self.root, graph=self.graph).run(*leaves)
+        interpreter = fx.Interpreter(self.root, graph=self.graph)
+        interpreter.extra_traceback = False  # it would rewrite the errors' messages
+        return interpreter.run(*leaves)
 
     def __str__(self) -> str:
         return str(self.graph)

@@ -32,7 +32,9 @@ def allocations(graph_name: str, rules: Rules, request: Request, ranks: int) -> 
     if request.placement not in (*PLACEMENTS, "auto"):
         raise PlanError(graph_name, f"no placement {request.placement!r}", f"use {', '.join(PLACEMENTS)} or auto")
     wanted = PLACEMENTS if request.placement == "auto" else (request.placement,)
-    dedicated = (Allocation(ranks - hosts, hosts, "dedicated") for hosts in range(1, ranks))
+    # A host without CONV workers would idle; only the user may ask for one.
+    most_hosts = ranks - 1 if request.fc_workers is not None else ranks // 2
+    dedicated = (Allocation(ranks - hosts, hosts, "dedicated") for hosts in range(1, most_hosts + 1))
     colocated = (Allocation(ranks, hosts, "colocated") for hosts in range(1, ranks + 1))
     fitting = [
         allocation

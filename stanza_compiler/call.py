@@ -1,6 +1,7 @@
 """How the model is called: the named tensors in the structure of its arguments."""
 
 import inspect
+import itertools
 import keyword
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -154,22 +155,21 @@ def _expression(path: tuple[Any, ...], roots: tuple[list[str], dict[str, str]]) 
 
 def _unique_names(expressions: list[str]) -> list[str]:
     """Identifiers made of the expressions: `batch["image"]["pixels"]` is batch_image_pixels."""
-    seen: Counter[str] = Counter()
-    names = []
+    names: list[str] = []
     for text in expressions:
         words = "".join(letter if letter.isalnum() and letter.isascii() else "_" for letter in text).split("_")
         name = "_".join(filter(None, words)) or "input"
         if keyword.iskeyword(name) or not name.isidentifier() or name in ("self", "torch", "nn"):
             name = f"input_{name}"
-        seen[name] += 1
-        names.append(name if seen[name] == 1 else f"{name}_{seen[name]}")
+        numbered = (f"{name}_{number}" for number in itertools.count(2))
+        names.append(next(free for free in itertools.chain([name], numbered) if free not in names))
     return names
 
 
 def _batch_axes(
     examples: list[torch.Tensor], names: list[str], given: Mapping[str, int | None], place: str
 ) -> list[int | None]:
-    unknown = sorted(set(given) - set(names))
+    unknown = sorted(set(given) - set(names), key=str)
     if unknown:
         raise LoadError(place, f"no input is called {unknown[0]}", f"the inputs are {', '.join(names)}")
     sizes = Counter(

@@ -92,9 +92,11 @@ def _method(name: str, segment: Segment, written: Body, graph: OpGraph) -> Metho
         f"{variable}: {_shape(graph, value)}" for variable, value in zip(written.parameters, segment.takes, strict=True)
     ]
     gives = ", ".join(f"{value} {_shape(graph, value)}" for value in segment.gives) or "the model's output"
-    doc = f"Take {', '.join(takes) or 'nothing'}; give {gives}."
+    doc = textwrap.wrap(
+        f"Take {', '.join(takes) or 'nothing'}; give {gives}.", LINE_LENGTH - 10, break_long_words=False
+    )
     return Method(
-        name, written.parameters, doc, tuple(map(_commented, _once(written.lines))), segment.takes, segment.gives
+        name, written.parameters, tuple(doc), tuple(map(_commented, _once(written.lines))), segment.takes, segment.gives
     )
 
 

@@ -11,6 +11,7 @@ from torch.utils import _pytree as pytree
 
 from stanza_compiler.loader import Source
 from stanza_compiler.runtime.loss import measure
+from stanza_compiler.runtime.tree import tensors_of
 
 SEED = 7
 GRADIENT_RTOL = 1e-4
@@ -29,17 +30,20 @@ class Observation:
 
 @contextlib.contextmanager
 def preserved(module: nn.Module) -> Iterator[None]:
-    """Put buffers, modes and the random state back to what they were."""
-    buffers = [(buffer, buffer.detach().clone()) for buffer in module.buffers()]
-    modes = [(child, child.training) for child in module.modules()]
+    """Put buffers, modes, plain attributes and the random state back to what they were."""
+    values = [(buffer, buffer.detach().clone()) for buffer in module.buffers()]
+    held = [(child, dict(vars(child)), dict(child._buffers)) for child in module.modules()]
     with torch.random.fork_rng():
         try:
             yield
         finally:
-            for child, training in modes:
-                child.training = training
+            for child, attributes, buffers in held:
+                vars(child).clear()
+                vars(child).update(attributes)
+                child._buffers.clear()
+                child._buffers.update(buffers)
             with torch.no_grad():
-                for buffer, value in buffers:
+                for buffer, value in values:
                     buffer.copy_(value)
 
 
@@ -58,7 +62,6 @@ def observe(
         args, kwargs = source.call.arguments(batch)
         with torch.set_grad_enabled(training):
             output = (run or module)(*args, **kwargs)
-        leaves = [leaf for leaf in pytree.tree_leaves(output) if isinstance(leaf, torch.Tensor)]
         measured = measure(source.hooks, output, resized_targets(source.targets, batch), samples=batch)
         loss = measured.total / measured.count
         found: dict[str, torch.Tensor | None] = {}
@@ -68,7 +71,7 @@ def observe(
                 values = torch.autograd.grad(loss, list(wanted.values()), allow_unused=True)
                 found = dict(zip(wanted, values, strict=True))
         return Observation(
-            outputs=tuple(leaf.detach() for leaf in leaves),
+            outputs=tuple(tensor.detach() for tensor in tensors_of(output)),
             structure=_structure(output),
             loss=loss.detach(),
             gradients=found,

@@ -45,6 +45,7 @@ _EXCEPTIONS: tuple[tuple[type[nn.Module], dict[str, Callable[[Any], Any]]], ...]
     (nn.Embedding, {"_weight": lambda m: None, "_freeze": lambda m: False}),
     (nn.EmbeddingBag, {"_weight": lambda m: None}),
     (nn.PReLU, {"init": lambda m: 0.25}),
+    (nn.PairwiseDistance, {"p": lambda m: m.norm}),
     (nn.LayerNorm, {"bias": lambda m: m.bias is not None or not m.elementwise_affine}),
     (nn.GroupNorm, {"bias": lambda m: m.bias is not None or not m.affine}),
     (_NormBase, {"bias": lambda m: m.bias is not None or not m.affine}),

@@ -6,7 +6,10 @@ class StanzaError(Exception):
 
     def __init__(self, place: str, what: str, remedy: str) -> None:
         self.place, self.what, self.remedy = (" ".join(part.split()) for part in (place, what, remedy))
-        super().__init__(f"{self.place}: {self.what}; {self.remedy}")
+        super().__init__(place, what, remedy)
+
+    def __str__(self) -> str:
+        return f"{self.place}: {self.what}; {self.remedy}"
 
 
 class UsageError(StanzaError):

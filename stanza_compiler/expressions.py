@@ -143,7 +143,9 @@ class _Writer:
             chains.setdefault(heads[node], []).append(node)
         names: dict[fx.Node, str] = {}
         taken = set(_RESERVED) | {
-            str(getattr(node.target, "__name__", "")) for node in self.nodes if node.op == "call_function"
+            str(node.target.__name__)
+            for node in self.nodes
+            if node.op == "call_function" and not _namespace(node.target)
         }
         for head, chain in chains.items():
             wanted = self._wanted(head, chain)
@@ -195,18 +197,13 @@ class _Writer:
         return ", ".join([*texts, *(f"{name}={self._text(value, top=True)}" for name, value in kwargs.items())])
 
     def _function(self, target: Any, node: fx.Node) -> str:
-        if isinstance(target, torch._ops.OpOverload):
-            return f"torch.ops.{target}"
-        name = getattr(target, "__name__", "")
-        for prefix, namespace in _NAMESPACES:
-            found = name if getattr(namespace, name, None) is target else None
-            if found is None and prefix.startswith("torch."):
-                found = next((key for key, value in vars(namespace).items() if value is target), None)
-            if found is not None:
-                if prefix == "operator":
-                    self.imports["import operator"] = None
-                return found if prefix == "builtins" else f"{prefix}.{found}"
-        return self._imported(target, node)
+        found = _namespace(target)
+        if found is None:
+            return self._imported(target, node)
+        prefix, name = found
+        if prefix == "operator":
+            self.imports["import operator"] = None
+        return name if prefix == "builtins" else f"{prefix}.{name}"
 
     def _imported(self, target: Any, node: fx.Node) -> str:
         module, name = getattr(target, "__module__", None), getattr(target, "__qualname__", "")
@@ -285,6 +282,21 @@ class _Writer:
         outer = kind.__qualname__.partition(".")[0]
         self.imports[f"from {kind.__module__} import {outer}"] = None
         return kind.__qualname__
+
+
+def _namespace(function: Any) -> tuple[str, str] | None:
+    """The (namespace, name) by which every file reaches a function of torch's or Python's own."""
+    if isinstance(function, torch._ops.OpOverload):
+        return "torch.ops", str(function)
+    own = getattr(function, "__name__", "")
+    for prefix, namespace in _NAMESPACES:
+        if getattr(namespace, own, None) is function:
+            return prefix, own
+        if prefix.startswith("torch."):  # torch.linalg.norm calls itself linalg_norm
+            for name, value in vars(namespace).items():
+                if value is function:
+                    return prefix, name
+    return None
 
 
 def _is_default(function: Any, name: str, value: Any) -> bool:

@@ -18,9 +18,10 @@ import torch
 from torch import nn
 
 from stanza_compiler.call import Call, describe_call
-from stanza_compiler.errors import LoadError, UsageError
+from stanza_compiler.errors import LoadError, StanzaError, UsageError
 from stanza_compiler.options import InputSpec, Options
 from stanza_compiler.runtime.program import Hooks
+from stanza_compiler.sources import short_path
 
 USER_MODULE = "user_model"
 
@@ -58,14 +59,14 @@ def load(options: Options) -> Iterator[Source]:
     if is_file and not path.is_file():
         raise UsageError(path_text, "no such file", "pass model.py, model.py:attr or package.module:attr")
     root = path.resolve().parent if is_file else Path.cwd()
-    before = set(sys.modules)
+    modules_before, path_before = set(sys.modules), list(sys.path)
     sys.path.insert(0, str(root))
     try:
         user = _import_file(path.resolve(), root, path.name) if is_file else _import_module(path_text, attribute, root)
         yield _source(user, attribute, options, root, path.name if is_file else path_text)
     finally:
-        sys.path.remove(str(root))
-        for name in _local_modules(root, before):
+        sys.path[:] = path_before
+        for name in _local_modules(root, modules_before):
             del sys.modules[name]
 
 
@@ -74,12 +75,14 @@ def _split_source(source: str) -> tuple[str, str | None]:
     if not separator:
         head, attribute = source, ""
     if separator and not attribute.isidentifier():
-        raise UsageError(source, f"{attribute!r} is no attribute name", "pass model.py:attr or package.module:attr")
+        raise UsageError(head, f"{attribute!r} is no attribute name", "pass model.py:attr or package.module:attr")
     if head.endswith(".onnx"):
         raise UsageError(source, "ONNX models can't be read yet", "pass the PyTorch model")
     if not head.endswith(".py") and not all(part.isidentifier() for part in head.split(".")):
         raise UsageError(
-            source, "neither a Python file nor a module", "pass model.py, model.py:attr or package.module:attr"
+            source or "SOURCE",
+            "neither a Python file nor a module",
+            "pass model.py, model.py:attr or package.module:attr",
         )
     if not head.endswith(".py") and not attribute:
         if Path(head).exists():
@@ -102,18 +105,22 @@ def _import_file(path: Path, root: Path, place: str) -> ModuleType:
 
 def _import_module(name: str, attribute: str | None, root: Path) -> ModuleType:
     _seed()
-    try:
-        found = importlib.util.find_spec(name)
-    except ModuleNotFoundError:
-        found = None
-    except (ImportError, AttributeError, ValueError) as error:
-        raise LoadError(name, f"can't be imported: {error}", "fix the package") from error
-    if found is None:
-        raise UsageError(
-            f"{name}:{attribute}", f"no module {name} can be imported", "install it or run from its folder"
-        )
     with user_code(name, "importing the module", root):
+        if not _exists(name):
+            raise UsageError(
+                f"{name}:{attribute}", f"no module {name} can be imported", "install it or run from its folder"
+            )
         return importlib.import_module(name)
+
+
+def _exists(name: str) -> bool:
+    """Whether there is such a module; the packages above it are imported to find out."""
+    try:
+        return importlib.util.find_spec(name) is not None
+    except ModuleNotFoundError as error:
+        if f"{name}.".startswith(f"{error.name}."):
+            return False
+        raise  # a package above it is there but lacks something itself
 
 
 @contextlib.contextmanager
@@ -121,12 +128,13 @@ def user_code(place: str, doing: str, root: Path) -> Iterator[None]:
     """Turn what user code raises into a LoadError at the user's own file and line."""
     try:
         yield
-    except LoadError:
+    except StanzaError:
         raise
-    except SyntaxError as error:
-        where = f"{Path(error.filename).name}:{error.lineno}" if error.filename else place
-        raise LoadError(where, f"syntax error: {error.msg}", "fix the file") from error
     except (Exception, SystemExit) as error:
+        if isinstance(error, SyntaxError) and error.filename and Path(error.filename).is_file():
+            line = f":{error.lineno}" if error.lineno else ""
+            where = f"{short_path(Path(error.filename), root)}{line}"
+            raise LoadError(where, f"syntax error: {error.msg}", "fix the file") from error
         _raise_at(error, place, doing, root)
 
 
@@ -244,14 +252,18 @@ def _batch_axes(user: ModuleType, options: Options, root: Path, place: str) -> d
     given = _optional(user, "batch_axes", root, place) or {}
     if not isinstance(given, dict):
         raise LoadError(place, f"batch_axes() returned a {type(given).__name__}", "return a dict of input name to axis")
+    for name, axis in given.items():
+        if axis is not None and type(axis) is not int:
+            raise LoadError(place, f"the batch axis of {name} is {axis!r}", "give its number or None")
     return {**given, **dict(options.batch_axes)}
 
 
 def _local_modules(root: Path, before: set[str]) -> list[str]:
-    """Modules imported since `before` whose file lies in the user's folder."""
+    """Modules imported since `before` whose file, or folder where they have no file, lies in the user's folder."""
     found = []
     for name in sorted(set(sys.modules) - before | {USER_MODULE} & set(sys.modules)):
-        file = getattr(sys.modules[name], "__file__", None)
-        if file and Path(file).is_relative_to(root) and not _is_installed(Path(file)):
+        module = sys.modules[name]
+        place = getattr(module, "__file__", None) or next(iter(getattr(module, "__path__", ())), None)
+        if place and Path(place).is_relative_to(root) and not _is_installed(Path(place)):
             found.append(name)
     return found

@@ -22,14 +22,15 @@ def local_files(start: Path, root: Path) -> dict[str, Path]:
 def third_party(files: dict[str, Path], root: Path) -> tuple[str, ...]:
     """Top-level packages that `files` import and that neither Python nor the user's folder brings, sorted."""
     names = {name.partition(".")[0] for path in files.values() for name in _imported(path, root)}
-    return tuple(sorted(name for name in names - set(sys.stdlib_module_names) if not _files_of(name, root)))
+    own = {name for name in names if _files_of(name, root) or (root / name).is_dir()}
+    return tuple(sorted(names - own - set(sys.stdlib_module_names)))
 
 
 def _imported(path: Path, root: Path) -> list[str]:
     """Dotted names that a file may import; `from a import b` gives both a and a.b."""
     package = path.parent.relative_to(root).parts
     names = []
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in ast.walk(ast.parse(path.read_bytes())):
         if isinstance(node, ast.Import):
             names += [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):

@@ -127,4 +127,5 @@ def _largest_loss(slower: Prediction, faster: Prediction) -> str:
     term = max(more_s, key=more_s.__getitem__)
     if more_s[term] <= TIE * slower.iteration_s:
         return "as long, with more moved"
-    return f"{more_s[term] * 1e3:.1f} ms longer in {term}, for {slower.samples_per_step:,.0f} samples"
+    words = term.removesuffix("_s").replace("_", " ")
+    return f"{more_s[term] * 1e3:.1f} ms longer in {words}, for {slower.samples_per_step:,.0f} samples"

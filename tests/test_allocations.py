@@ -12,7 +12,6 @@ from stanza_compiler.plan import Allocation, Request
 def test_all_ranks_are_used_in_every_way() -> None:
     assert allocations("m", Rules(), Request(), 3) == (
         Allocation(2, 1, "dedicated"),
-        Allocation(1, 2, "dedicated"),
         Allocation(3, 1, "colocated"),
         Allocation(3, 2, "colocated"),
         Allocation(3, 3, "colocated"),

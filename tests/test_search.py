@@ -76,7 +76,9 @@ def _cheapest(
     """(seconds a sample, boundary bytes, FC ops) of the first plan by the order of ties."""
     ranks = cluster.world_size
     if placement == "dedicated":
-        choices = [Allocation(ranks - hosts, hosts, placement) for hosts in range(1, ranks)]
+        choices = [
+            Allocation(ranks - hosts, hosts, placement) for hosts in range(1, ranks // 2 + 1)
+        ]  # a host without workers would idle
     else:
         choices = [Allocation(ranks, hosts, placement) for hosts in range(1, ranks + 1)]
     priced = [
@@ -95,7 +97,18 @@ def _cheapest(
 def _legal_cuts(graph: OpGraph, rules: Rules) -> list[frozenset[str]]:
     placed = [op.name for op in graph.ops if not op.is_size]
     subsets = chain.from_iterable(combinations(placed, size) for size in range(len(placed) + 1))
-    return [fc for fc in map(frozenset, subsets) if _is_legal(graph, rules, fc, frozenset(placed) - fc)]
+    legal = [fc for fc in map(frozenset, subsets) if _is_legal(graph, rules, fc, frozenset(placed) - fc)]
+    # What brings twice its share of the FLOPs stays in CONV wherever a cut allows that.
+    flops = sum(op.forward_flops + op.constant_flops for op in graph.ops)
+    whole_bytes = sum(parameter.bytes for parameter in graph.parameters)
+    heavy = {
+        op.name
+        for op in graph.ops
+        if op.forward_flops + op.constant_flops > 0
+        and (op.forward_flops + op.constant_flops) / flops * whole_bytes
+        >= 2 * sum(graph.parameter[name].bytes for name in op.parameters)
+    }
+    return [fc for fc in legal if not fc & heavy] or legal
 
 
 def _is_legal(graph: OpGraph, rules: Rules, fc: frozenset[str], conv: frozenset[str]) -> bool:

@@ -53,14 +53,14 @@ SLOW = _prediction(conv_forward_s=0.5, conv_allreduce_exposed_s=0.7)
             FAST,
             SLOW,
             "separation trains 2.00 times data-parallel's samples per second (166.7 against 83.3): "
-            "data-parallel takes 700.0 ms longer in conv_allreduce_exposed_s, for 100 samples",
+            "data-parallel takes 700.0 ms longer in conv allreduce exposed, for 100 samples",
         ),
         (
             "separate",
             SLOW,
             FAST,
             "separation was asked for and trains 0.50 times data-parallel's samples per second "
-            "(83.3 against 166.7): separation takes 700.0 ms longer in conv_allreduce_exposed_s, for 100 samples",
+            "(83.3 against 166.7): separation takes 700.0 ms longer in conv allreduce exposed, for 100 samples",
         ),
         (
             "auto",
@@ -68,7 +68,7 @@ SLOW = _prediction(conv_forward_s=0.5, conv_allreduce_exposed_s=0.7)
             FAST,
             "separation would train 0.50 times data-parallel's samples per second (83.3 against 166.7), "
             "and a cut must save 3% of the time a sample: "
-            "separation takes 700.0 ms longer in conv_allreduce_exposed_s, for 100 samples",
+            "separation takes 700.0 ms longer in conv allreduce exposed, for 100 samples",
         ),
         (
             "data-parallel",
@@ -76,7 +76,7 @@ SLOW = _prediction(conv_forward_s=0.5, conv_allreduce_exposed_s=0.7)
             SLOW,
             "data-parallel was asked for; separation would train 2.00 times data-parallel's "
             "samples per second (166.7 against 83.3): "
-            "data-parallel takes 700.0 ms longer in conv_allreduce_exposed_s, for 100 samples",
+            "data-parallel takes 700.0 ms longer in conv allreduce exposed, for 100 samples",
         ),
         ("auto", None, SLOW, "data-parallel, because only one op worth placing"),
     ],

@@ -25,7 +25,8 @@ class Residual(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.blocks = nn.Sequential(Block(3, 8), Block(8, 8))
-        self.head = nn.Sequential(nn.AdaptiveAvgPool2d((4, 4)), nn.Flatten(), nn.Linear(128, 300), nn.Tanh(), nn.Linear(300, 7))
+        pooled = [nn.AdaptiveAvgPool2d((4, 4)), nn.Flatten()]
+        self.head = nn.Sequential(*pooled, nn.Linear(128, 300), nn.Tanh(), nn.Linear(300, 7))
 
     def forward(self, x):
         x = self.blocks(x)

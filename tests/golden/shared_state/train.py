@@ -1,0 +1,29 @@
+"""Trains shared_state.py; `python train.py --help` tells the options."""
+
+from pathlib import Path
+
+from conv_stage import ConvStage
+from fc_stage import FcStage
+from runtime import Example, Program, Segment, main
+from whole_model import bind_inputs, build_model
+
+PROGRAM = Program(
+    folder=Path(__file__).resolve().parent,
+    stages={
+        "conv": ConvStage,
+        "fc": FcStage,
+    },
+    segments=(
+        Segment("conv", "forward", takes=("x",), gives=("flatten",)),
+        Segment("fc", "forward", takes=("late", "flatten"), gives=()),
+    ),
+    build_model=build_model,
+    bind_inputs=bind_inputs,
+    example_inputs={
+        "x": Example("float32", (1, 24)),
+        "late": Example("float32", (144,)),
+    },
+)
+
+if __name__ == "__main__":
+    main(PROGRAM)

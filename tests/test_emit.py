@@ -1,0 +1,101 @@
+"""What the emitted files look like, held against tests/golden, and that they stand alone."""
+
+import filecmp
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from stanza_compiler.compiler import compile_source
+from stanza_compiler.options import Options
+from stanza_compiler.plan import Request
+
+GOLDEN = Path(__file__).parent / "golden"
+SHOWN = ("conv_stage.py", "fc_stage.py", "whole_model.py", "train.py")
+CUTS = {
+    "small_cnn": "flatten",
+    "residual": "head.1",
+    "odd_names": "seq.\u00e9t\u00e9",
+    "shared_state": "flatten",
+    "structured": "conv",
+}
+
+BLOCKED = "stanza_compiler", "passes", "networkx", "scipy", "jinja2", "typer", "rich"
+ALONE = f"""
+import importlib.abc, importlib.machinery, sys
+
+class Refusing(importlib.abc.Loader):
+    def create_module(self, spec):
+        raise ImportError(spec.name + " is hidden")
+    def exec_module(self, module):
+        raise ImportError(module.__name__ + " is hidden")
+
+class Finder(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in {BLOCKED!r}:
+            return importlib.machinery.ModuleSpec(name, Refusing())
+
+sys.meta_path.insert(0, Finder())
+"""
+
+
+def compiled(name: str, models: Path, out: Path) -> Path:
+    request = Request(strategy="separate", cut_after=CUTS[name])
+    compile_source(Options(str(models / f"{name}.py"), out=out, request=request))
+    return out
+
+
+@pytest.mark.parametrize("name", sorted(CUTS))
+def test_stage_files_are_those_that_were_read_and_approved(
+    name: str, models: Path, tmp_path: Path, update_golden: bool
+) -> None:
+    out = compiled(name, models, tmp_path / "out")
+    golden = GOLDEN / name
+    if update_golden:
+        golden.mkdir(parents=True, exist_ok=True)
+        for file in SHOWN:
+            (golden / file).write_text((out / file).read_text(encoding="utf-8"), encoding="utf-8")
+    for file in SHOWN:
+        assert (out / file).read_text(encoding="utf-8") == (golden / file).read_text(encoding="utf-8")
+
+
+def test_two_compiles_with_different_hash_seeds_give_the_same_bytes(models: Path, tmp_path: Path) -> None:
+    outs = []
+    for seed in ("0", "4242"):
+        out = tmp_path / seed / "out"
+        out.parent.mkdir()
+        command = [sys.executable, "-m", "stanza_compiler", str(models / "shared_state.py"), "-o", str(out)]
+        environment = {**os.environ, "PYTHONHASHSEED": seed, "OMP_NUM_THREADS": "1"}
+        subprocess.run([*command, "--strategy", "separate"], env=environment, check=True, capture_output=True)
+        outs.append(out)
+    first, second = (sorted(path.relative_to(out) for path in out.rglob("*") if path.is_file()) for out in outs)
+    assert first == second
+    _, mismatched, errors = filecmp.cmpfiles(*outs, [str(path) for path in first], shallow=False)
+    assert (mismatched, errors) == ([], [])
+
+
+def test_a_program_runs_where_the_compiler_and_its_libraries_cannot_be_imported(models: Path, tmp_path: Path) -> None:
+    out = compiled("small_cnn", models, tmp_path / "out")
+    script = f"{ALONE}\nimport runpy\nsys.path.insert(0, {str(out)!r})\nsys.argv = ['train.py', '--steps', '2']\n"
+    script += f"runpy.run_path({str(out / 'train.py')!r}, run_name='__main__')\n"
+    environment = {key: value for key, value in os.environ.items() if key != "WORLD_SIZE"}
+    run = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, cwd=tmp_path)
+    assert run.returncode == 0, run.stderr
+    assert "step 2" in run.stdout
+
+
+def test_nothing_of_this_machine_is_written(models: Path, tmp_path: Path) -> None:
+    out = compiled("structured", models, tmp_path / "out")
+    for path in out.rglob("*"):
+        if path.is_file():
+            assert str(tmp_path).encode() not in path.read_bytes(), path
+            assert str(models).encode() not in path.read_bytes(), path
+    assert not list(out.rglob("__pycache__"))
+
+
+def test_the_user_file_comes_along_only_when_the_program_uses_a_name_of_it(models: Path, tmp_path: Path) -> None:
+    assert not (compiled("residual", models, tmp_path / "one") / "user_model.py").exists()
+    own = compiled("small_cnn", models, tmp_path / "two") / "user_model.py"
+    assert own.read_text(encoding="utf-8") == (models / "small_cnn.py").read_text(encoding="utf-8")

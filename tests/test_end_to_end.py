@@ -1,0 +1,76 @@
+"""From a model file to trained weights: compiled, launched as ranks, held against a loop written here."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from stanza_compiler.cluster import Cluster
+from stanza_compiler.compiler import compile_source
+from stanza_compiler.options import Options
+from stanza_compiler.plan import Request
+from tests.launch import run
+
+STEPS = 8
+
+
+@pytest.fixture(scope="module")
+def program(models: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("end_to_end") / "out"
+    options = Options(
+        str(models / "small_cnn.py"), out=out, cluster=Cluster(nodes=3), request=Request(strategy="separate")
+    )
+    compile_source(options)
+    return out
+
+
+def one_process(program: Path, global_batch: int) -> dict[str, Tensor]:
+    """SGD with momentum by hand: lr 0.05, momentum 0.9, items 0, 1, 2, ... of 75, a short batch at the end."""
+    generator = torch.Generator().manual_seed(5)
+    images, labels = torch.randn(75, 3, 12, 12, generator=generator), torch.randint(10, (75,), generator=generator)
+    w = {}
+    for stage in ("conv_stage", "fc_stage"):
+        w |= torch.load(program / "weights" / f"{stage}.pt", weights_only=True)
+    w = {name: tensor.clone().requires_grad_() for name, tensor in w.items()}
+    velocity: dict[str, Tensor] = {}
+    position = 0
+    for _ in range(STEPS):
+        stop = min(position + global_batch, 75)
+        h = F.max_pool2d(
+            F.conv2d(images[position:stop], w["features.0.weight"], w["features.0.bias"], padding=1).relu(), 2
+        )
+        h = F.max_pool2d(F.conv2d(h, w["features.3.weight"], w["features.3.bias"], padding=1).relu(), 2).flatten(1)
+        h = F.linear(h, w["classifier.0.weight"], w["classifier.0.bias"]).relu()
+        h = F.linear(h, w["classifier.2.weight"], w["classifier.2.bias"])
+        loss = F.cross_entropy(h, labels[position:stop])
+        gradients = torch.autograd.grad(loss, list(w.values()))
+        with torch.no_grad():
+            for name, gradient in zip(w, gradients, strict=True):
+                velocity[name] = velocity[name] * 0.9 + gradient if name in velocity else gradient
+                w[name] -= 0.05 * velocity[name]
+        position = 0 if stop == 75 else stop
+    return {name: tensor.detach() for name, tensor in w.items()}
+
+
+@pytest.mark.parametrize(
+    ("ranks", "batch", "flags", "global_batch"),
+    [
+        (3, 16, ("--placement", "dedicated", "--conv-workers", 2, "--fc-workers", 1), 32),
+        (5, 8, ("--placement", "dedicated", "--conv-workers", 3, "--fc-workers", 2), 24),
+        (3, 8, ("--placement", "colocated", "--fc-workers", 1), 24),
+        (3, 8, ("--placement", "colocated", "--fc-workers", 2), 24),
+    ],
+    ids=["2+1", "3+2", "3 colocated, 1 host", "3 colocated, 2 hosts"],
+)
+def test_separated_training_is_one_process_training(
+    program: Path, tmp_path: Path, ranks: int, batch: int, flags: tuple[object, ...], global_batch: int
+) -> None:
+    export = tmp_path / "trained.pt"
+    run(program, ranks, "--no-shuffle", "--steps", STEPS, "--batch-size", batch, "--export", export, *flags)
+    trained = torch.load(export, weights_only=True)
+    expected = one_process(program, global_batch)
+    assert set(trained) == set(expected)
+    for name, tensor in expected.items():
+        assert ((trained[name] - tensor).abs() <= 1e-6 + 1e-5 * tensor.abs()).all(), name
