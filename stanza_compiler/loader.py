@@ -9,6 +9,7 @@ import sys
 import traceback
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
+from difflib import get_close_matches
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NoReturn
@@ -191,10 +192,13 @@ def _source(user: ModuleType, attribute: str | None, options: Options, root: Pat
 def _build(user: ModuleType, attribute: str | None, root: Path, place: str) -> nn.Module:
     wanted = attribute or "build_model"
     if not hasattr(user, wanted):
-        others = [name for name, value in vars(user).items() if inspect.isclass(value) and issubclass(value, nn.Module)]
-        own = [name for name in others if getattr(vars(user)[name], "__module__", "") == user.__name__]
-        hint = f"define build_model() or pass {place}:{own[0]}" if own else "define build_model()"
-        raise LoadError(place, f"no {wanted} in it", hint)
+        modules = [
+            name for name, value in vars(user).items() if inspect.isclass(value) and issubclass(value, nn.Module)
+        ]
+        own = [name for name in modules if getattr(vars(user)[name], "__module__", "") == user.__name__]
+        ways = ["define build_model()"] if attribute is None else []
+        ways += [f"pass {place}:{get_close_matches(wanted, own, n=1, cutoff=0)[0]}"] if own else []
+        raise LoadError(place, f"no {wanted} in it", " or ".join(ways) or "name a class, instance or factory of it")
     thing = getattr(user, wanted)
     if not isinstance(thing, nn.Module):
         if not callable(thing):

@@ -1,0 +1,80 @@
+"""Which stage holds which module, and the code that builds and reaches it."""
+
+import pytest
+import torch
+from torch import fx, nn
+
+from stanza_compiler.errors import EmitError
+from stanza_compiler.passes.split import Segment, Stages
+from stanza_compiler.plan import Role
+from stanza_compiler.state_tree import StateTree, state_lines, state_tree
+
+
+def tree_of(root: nn.Module, conv: list[str], fc: list[str]) -> StateTree:
+    """The tree for a CONV graph and an FC graph that mention these modules and tensors."""
+
+    def graph(targets: list[str]) -> fx.Graph:
+        graph = fx.Graph()
+        value = graph.placeholder("x")
+        for target in targets:
+            *parents, last = target.split(".")
+            owner = root.get_submodule(".".join(parents))
+            value = graph.call_module(target, (value,)) if last in owner._modules else graph.get_attr(target)
+        graph.output(value)
+        return graph
+
+    roles: list[tuple[Role, list[str]]] = [("conv", conv), ("fc", fc)]
+    return state_tree(root, Stages(tuple(Segment(role, graph(targets), (), ()) for role, targets in roles)))
+
+
+def built(tree: StateTree, role: Role) -> nn.Module:
+    """What the stage's __init__ lines build."""
+    module = nn.Module()
+    exec("\n".join(state_lines(tree, role)), {"self": module, "nn": nn, "torch": torch})
+    return module
+
+
+def net() -> nn.Module:
+    root = nn.Module()
+    root.features = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Linear(4, 5))
+    root.head = nn.Sequential(nn.Linear(5, 6), nn.Linear(6, 7))
+    root.scale = nn.Parameter(torch.ones(7))
+    return root
+
+
+def test_each_stage_builds_its_own_part_under_the_original_names() -> None:
+    tree = tree_of(net(), ["features.0", "features.1"], ["features.2", "head.0", "head.1", "scale"])
+    assert list(built(tree, "conv").state_dict()) == ["features.0.weight", "features.0.bias"]
+    assert list(built(tree, "fc").state_dict()) == [
+        "scale", "features.2.weight", "features.2.bias", "head.0.weight", "head.0.bias", "head.1.weight", "head.1.bias",
+    ]  # fmt: skip
+
+
+def test_a_sequential_is_indexed_where_one_stage_holds_it_whole_and_keyed_where_two_share_it() -> None:
+    tree = tree_of(net(), ["features.0", "features.1"], ["features.2", "head.0", "head.1"])
+    assert tree.access("head.1") == "self.head[1]"
+    assert tree.access("features.2") == 'self.features["2"]'
+
+
+def test_what_nobody_uses_goes_where_its_neighbour_is() -> None:
+    root = net()
+    root.unused = nn.Linear(2, 2)
+    tree = tree_of(root, ["features.0", "features.1", "features.2"], ["head.0", "head.1", "scale"])
+    assert tree.leaves["unused"] == frozenset({"fc"})
+
+
+def test_tied_and_aliased_state_stays_one() -> None:
+    root = net()
+    root.head[1] = nn.Linear(6, 5)
+    root.again = root.features[0]
+    root.tied = nn.Linear(6, 5)
+    root.tied.weight = root.head[1].weight
+    tree = tree_of(root, ["features.0", "features.1", "features.2"], ["head.0", "head.1", "tied"])
+    fc, conv = built(tree, "fc"), built(tree, "conv")
+    assert fc.get_parameter("tied.weight") is fc.get_parameter("head.1.weight")
+    assert conv.get_submodule("again") is conv.get_submodule("features.0")
+
+
+def test_a_module_whose_parameters_both_sides_use_is_refused() -> None:
+    with pytest.raises(EmitError, match="both sides"):
+        tree_of(net(), ["features.0"], ["features.0"])
