@@ -1,12 +1,13 @@
 """Where the samples of a batch influence each other."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import fx
 from torch.utils import _pytree as pytree
 
+from stanza_compiler.call import Call, Leaf
 from stanza_compiler.comparison import preserved, resized_targets
 from stanza_compiler.loader import Source
 from stanza_compiler.opgraph import OpGraph
@@ -33,10 +34,11 @@ def coupling(source: Source, traced: Trace, graph: OpGraph) -> Coupling:
     if not any(leaf.batch_axis is not None for leaf in source.call.leaves) or source.call.batch_size < 2:
         return Coupling(notes=("whether samples influence each other was not tested: the example holds fewer than 2",))
     spans = ((0, WHOLE), (0, FIRST), (FIRST, WHOLE))
+    call = replace(source.call, leaves=tuple(map(_distinct, source.call.leaves)))
     try:
         with preserved(traced.root), torch.no_grad():
             traced.root.eval()
-            whole, first, second = (_Recorder(traced, source, start, stop) for start, stop in spans)
+            whole, first, second = (_Recorder(traced, call, start, stop) for start, stop in spans)
     except Exception as error:
         cause = f"the model takes no batch of {FIRST} or {WHOLE} ({type(error).__name__})"
         return Coupling(notes=(f"whether samples influence each other was not tested: {cause}",))
@@ -55,23 +57,51 @@ def coupling(source: Source, traced: Trace, graph: OpGraph) -> Coupling:
         if not _close(joined, whole.values[node]):
             coupled.append(op.name)
     if coupled:
-        op = graph.op[coupled[0]]
-        reason = f"{op.name}{f', {op.source},' if op.source else ''} mixes the samples of a batch"
-        return Coupling(tuple(coupled), reason, (f"{reason}: one FC host sees the whole batch",))
+        return _coupled(graph, coupled, "")
     if not _losses_add_up(source, whole.result, first.result, second.result):
-        reason = "the loss is not a mean over samples"
-        return Coupling((), reason, (f"{reason}: one FC host sees the whole batch",))
+        return _coupled(graph, [], "the loss is not a mean over samples")
     return Coupling()
+
+
+def _distinct(leaf: Leaf) -> Leaf:
+    """The example with samples that differ: between equal ones most couplings don't show."""
+    example, axis = leaf.example, leaf.batch_axis
+    if axis is None or not example.is_floating_point() or not bool((example == example.narrow(axis, 0, 1)).all()):
+        return leaf
+    noise = torch.rand(example.shape, generator=torch.Generator().manual_seed(0)).to(example)
+    return replace(leaf, example=example.detach() + noise)
+
+
+def _coupled(graph: OpGraph, ops: list[str], reason: str) -> Coupling:
+    """`ops`, or the outputs when there are none, with the statistics of the batch that they are made from."""
+    found = {*ops, *_statistics(graph, [name for op in ops for name in graph.op[op].inputs] or list(graph.outputs))}
+    names = tuple(op.name for op in graph.ops if op.name in found)
+    if not reason:
+        first = graph.op[names[0]]
+        reason = f"{first.name}{f', {first.source},' if first.source else ''} mixes the samples of a batch"
+    return Coupling(names, reason, (f"{reason}: one FC host sees the whole batch",))
+
+
+def _statistics(graph: OpGraph, names: list[str]) -> set[str]:
+    """Those of `names`, and of what they are made from, that depend on the batch but have no axis for it."""
+    found: set[str] = set()
+    while names:
+        op = graph.op.get(names.pop())
+        if op is None or op.name in found or op.is_size or (op.output is not None and op.output.kind != "per-rank"):
+            continue
+        found.add(op.name)
+        names += op.inputs
+    return found
 
 
 class _Recorder(fx.Interpreter):
     """Runs one part of the batch and keeps every node's tensor."""
 
-    def __init__(self, traced: Trace, source: Source, start: int, stop: int) -> None:
+    def __init__(self, traced: Trace, call: Call, start: int, stop: int) -> None:
         super().__init__(traced.root, garbage_collect_values=False, graph=traced.graph)
         self.extra_traceback = False
         self.values: dict[fx.Node, torch.Tensor] = {}
-        args, kwargs = source.call.part(WHOLE, start, stop)
+        args, kwargs = call.part(WHOLE, start, stop)
         torch.manual_seed(0)
         self.result = self.run(*[leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)])
 

@@ -1,10 +1,10 @@
 """From a traced model to plain numbers per op, without running the model."""
 
+import contextlib
 import copy
-import re
-from collections.abc import Callable
+import logging
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from functools import cache
 from typing import Any
 
 import torch
@@ -13,20 +13,13 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils import _pytree as pytree
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils.flop_counter import flop_registry
 
+from stanza_compiler.aten_calls import AtenCalls, tensors_in
 from stanza_compiler.errors import ProfileError
 from stanza_compiler.loader import Source, first_line
 from stanza_compiler.opgraph import Op, OpGraph, Parameter, Value
 from stanza_compiler.passes.trace import Trace, attribute
 from stanza_compiler.sources import node_source
-
-# aten ops that multiply and add but that torch.utils.flop_counter has no formula for.
-_COMPUTE = re.compile(
-    r"^(?!_thnn_fused).*(lstm|gru|rnn|attention|_fft|linalg|cdist|cholesky|svd|trilinear|conv(olution)?)"
-    r"|(^|_)(add|badd|v)?b?(mm|mv|dot)(_|$)"
-)
 
 
 @dataclass(slots=True)
@@ -70,66 +63,19 @@ def profile(source: Source, traced: Trace) -> Profile:
     batch = max(source.call.batch_size, 2)
     mode = FakeTensorMode(allow_non_fake_inputs=True)
     root = _fake_copy(traced.root, mode)
-    small = _Interpreter(source, traced, root, mode, batch)
-    large = _Interpreter(source, traced, root, mode, 2 * batch)
+    with _silent(logging.getLogger("torch._subclasses.fake_tensor")):  # it prints the traceback of what we tell
+        small = _Interpreter(source, traced, root, mode, batch)
+        large = _Interpreter(source, traced, root, mode, 2 * batch)
     return _assembled(source, traced, small, large)
 
 
-class _Dispatch(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leaves __init_subclass__ untyped
-    """Notes FLOPs, written tensors, the drawing of random numbers and compute without a formula since the last reset.
-
-    It is FlopCounterMode without the module hierarchy, which costs more than everything else here.
-    """
-
-    def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]  # torch leaves it untyped
-        self.reset()
-
-    def reset(self) -> None:
-        self.flops = 0
-        self.mutated: list[torch.Tensor] = []
-        self.uncounted: list[str] = []
-        self.is_random = False
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
-        facts = _facts(func)
-        for index, name in facts.written:
-            self.mutated += _tensors(args[index] if index < len(args) else kwargs.get(name))
-        if facts.uncounted:
-            self.uncounted.append(facts.uncounted)
-        self.is_random |= facts.is_random
-        value = func(*args, **kwargs)
-        if facts.flops is not None:
-            self.flops += facts.flops(*args, **kwargs, out_val=value)
-        return value
-
-
-@dataclass(frozen=True, slots=True)
-class _Facts:
-    """What an aten op's schema says: the arguments it writes to, by index and name, and how its FLOPs are counted."""
-
-    written: tuple[tuple[int, str], ...]
-    is_random: bool
-    flops: Callable[..., int] | None
-    uncounted: str
-
-
-@cache
-def _facts(func: Any) -> _Facts:
-    name = func.overloadpacket.__name__
-    flops = flop_registry.get(func.overloadpacket)
-    computes = flops is None and _COMPUTE.search(name) and "backward" not in name
-    return _Facts(
-        written=tuple(
-            (index, argument.name)
-            for index, argument in enumerate(func._schema.arguments)
-            if argument.alias_info is not None and argument.alias_info.is_write
-        ),
-        is_random=torch.Tag.nondeterministic_seeded in func.tags,
-        flops=flops,
-        uncounted=name if computes else "",
-    )
+@contextlib.contextmanager
+def _silent(logger: logging.Logger) -> Iterator[None]:
+    before, logger.disabled = logger.disabled, True
+    try:
+        yield
+    finally:
+        logger.disabled = before
 
 
 class _Interpreter(fx.Interpreter):
@@ -140,7 +86,7 @@ class _Interpreter(fx.Interpreter):
         self.extra_traceback = False  # it would rewrite the errors' messages
         self.source, self.traced, self.batch = source, traced, batch
         self.runs: dict[fx.Node, _Run] = {}
-        self.dispatch = _Dispatch()
+        self.dispatch = AtenCalls()
         state = {**dict(root.named_parameters()), **dict(root.named_buffers())}
         self.state_storages = {storage_id(tensor): name for name, tensor in state.items()}
         with torch.random.fork_rng(), mode, sdpa_kernel(SDPBackend.MATH), self.dispatch, torch.enable_grad():
@@ -150,7 +96,7 @@ class _Interpreter(fx.Interpreter):
     def run_node(self, n: fx.Node) -> Any:
         if n.op in ("placeholder", "get_attr", "output"):
             value = super().run_node(n)
-            self.runs[n] = _Run(leaves=_tensors(value), value=value)
+            self.runs[n] = _Run(leaves=tensors_in(value), value=value)
             return value
         args, kwargs = self.fetch_args_kwargs_from_env(n)
         try:
@@ -160,14 +106,16 @@ class _Interpreter(fx.Interpreter):
             place = node_source(n, self.source.root) or self.source.place
             cause = f"{type(error).__name__}: {first_line(error)}"
             what = f"{self.traced.names[n]} can't be profiled at batch {self.batch}: {cause}"
-            raise ProfileError(place, what, "make the line work at any batch size") from error
+            raise ProfileError(
+                place, what, "make the line work at any batch size, or say by --batch-axis where the batch is"
+            ) from error
         return run.value
 
     def _forward(self, node: fx.Node, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Run:
-        inputs = _tensors((args, kwargs))
+        inputs = tensors_in((args, kwargs))
         self.dispatch.reset()
         value = getattr(self, node.op)(node.target, args, kwargs)
-        leaves = _tensors(value)
+        leaves = tensors_in(value)
         # An address names a storage only while it lives: what the op wrote for itself alone doesn't count.
         known = {*map(storage_id, inputs), *self.state_storages}
         mutated = tuple(dict.fromkeys(key for key in map(storage_id, self.dispatch.mutated) if key in known))
@@ -198,7 +146,7 @@ class _Interpreter(fx.Interpreter):
         if not (run.forward_flops or run.uncounted) or not any(tensor.requires_grad for tensor in run.leaves):
             return 0
         args, kwargs = pytree.tree_map(_cut_off, (args, kwargs))
-        outputs = _tensors(getattr(self, node.op)(node.target, args, kwargs))
+        outputs = tensors_in(getattr(self, node.op)(node.target, args, kwargs))
         heads = [tensor for tensor in outputs if tensor.grad_fn is not None]
         self.dispatch.reset()
         torch.autograd.backward(heads, [torch.ones_like(head) for head in heads])
@@ -233,10 +181,6 @@ def _fake_copy(root: nn.Module, mode: FakeTensorMode) -> nn.Module:
 def _fake_input(example: torch.Tensor, batch_axis: int | None, batch: int) -> torch.Tensor:
     sizes = [batch if axis == batch_axis else size for axis, size in enumerate(example.shape)]
     return torch.empty(sizes, dtype=example.dtype, device=example.device, requires_grad=example.requires_grad)
-
-
-def _tensors(value: Any) -> list[torch.Tensor]:
-    return [leaf for leaf in pytree.tree_leaves(value) if isinstance(leaf, torch.Tensor)]
 
 
 def storage_id(tensor: torch.Tensor) -> int:
@@ -392,4 +336,4 @@ def _kind(node: fx.Node, root: nn.Module) -> str:
 def _target_bytes(source: Source, batch: int) -> int:
     if source.hooks.loss_fn is None:
         return 0
-    return sum(map(_bytes, _tensors(source.targets))) // batch
+    return sum(map(_bytes, tensors_in(source.targets))) // batch

@@ -4,22 +4,25 @@ import copy
 import itertools
 import linecache
 import math
+import random
 import traceback
 from collections import Counter
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import fx, nn
 from torch.utils import _pytree as pytree
 
 from stanza_compiler.call import Call
-from stanza_compiler.comparison import Observation, difference, observe
+from stanza_compiler.comparison import Observation, difference, observe, seeded
+from stanza_compiler.eager_lines import first_loss
 from stanza_compiler.errors import TraceError
 from stanza_compiler.loader import Source, first_line, user_code, user_line
-from stanza_compiler.sources import node_source
+from stanza_compiler.sources import node_source, record_line, short_path
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +55,15 @@ class _Step:
     training: bool
 
 
+@dataclass(frozen=True, slots=True)
+class _Setting:
+    """Under what a model is traced; `attributes` are (module path, name, value) set beforehand."""
+
+    training: bool
+    seed: int = 0
+    attributes: tuple[tuple[str, str, Any], ...] = ()
+
+
 class _Tracer(fx.Tracer):
     """symbolic_trace with torch.nn modules as leaves and the example call's own argument structure.
 
@@ -61,8 +73,14 @@ class _Tracer(fx.Tracer):
 
     def __init__(self, call: Call) -> None:
         super().__init__(autowrap_modules=(math,))
-        self.record_stack_traces = True
+        self.proxy_buffer_attributes = True
         self.call = call
+
+    def create_node(self, *args: Any, **kwargs: Any) -> fx.Node:
+        node = super().create_node(*args, **kwargs)
+        if node.op not in ("placeholder", "output"):
+            record_line(node)
+        return node
 
     def create_args_for_root(
         self, root_fn: Callable[..., Any], is_module: bool, concrete_args: Any = None
@@ -84,48 +102,129 @@ def trace(source: Source, *, front_end: str = "auto", verify: bool = True) -> Tr
     """
     if front_end == "export":
         raise TraceError(source.place, "the torch.export front-end isn't built yet", "use --trace fx")
+    _forbid_hooks(source)
     expected = _observe_eagerly(source) if verify else []
-    traced = _traced(source, training=source.module.training)
-    _forbid_frozen(source, traced, _traced(source, training=not source.module.training))
+    setting = _Setting(source.module.training)
+    traced, drew = _traced(source, setting)
+    _forbid_frozen(source, traced, setting, drew=drew)
     _compare(source, traced, expected)
     return traced
 
 
-def _traced(source: Source, *, training: bool) -> Trace:
-    """One symbolic trace of a copy of the model in the given mode, with random numbers of that mode's own."""
+def _forbid_hooks(source: Source) -> None:
+    """Raise TraceError for a hook on the model itself: torch.fx traces its forward() alone."""
+    module = source.module
+    for hooks in (module._forward_pre_hooks, module._forward_hooks, module._backward_pre_hooks, module._backward_hooks):
+        for hook in hooks.values():
+            code = getattr(hook, "__code__", None)
+            place = f"{short_path(Path(code.co_filename), source.root)}:{code.co_firstlineno}" if code else source.place
+            raise TraceError(place, "torch.fx ignores a hook on the whole model", "call it in forward()")
+
+
+def _traced(source: Source, setting: _Setting) -> tuple[Trace, bool]:
+    """One symbolic trace of a copy of the model, and whether random numbers were drawn meanwhile."""
     root = copy_sharing_parameters(source.module)
     modes = [module.training for module in root.modules()]
-    root.train(training)
-    try:
-        with torch.random.fork_rng():
-            torch.manual_seed(int(training))
+    root.train(setting.training)
+    for path, name, value in setting.attributes:
+        setattr(root.get_submodule(path), name, value)
+    versions = {name: value._version for name, value in _held(root) if isinstance(value, torch.Tensor)}
+    with seeded(setting.seed):
+        before = _random_state()
+        try:
             graph = _Tracer(source.call).trace(root)
-    except Exception as error:
-        raise _refusal(source, error) from error
+        except Exception as error:
+            raise _refusal(source, error) from error
+        drew = _random_state() != before
     for module, mode in zip(root.modules(), modes, strict=True):
         module.training = mode
+    _forbid_lost_writes(source, root, versions)
     _keep_placeholder_names(graph, source.call)
-    return Trace(root, graph, _op_names(graph), "fx")
+    return Trace(root, graph, _op_names(graph), "fx"), drew
 
 
-def _forbid_frozen(source: Source, traced: Trace, other: Trace) -> None:
-    """Raise TraceError where the trace in the other mode, with other random numbers, is not the same graph.
+def _random_state() -> tuple[object, ...]:
+    numpy_state = np.random.get_state(legacy=True)
+    return torch.get_rng_state().numpy().tobytes(), random.getstate(), str(numpy_state)
 
-    fx keeps what Python made of a training flag or drew at random while tracing; small effects would pass a comparison.
-    """
-    for node, twin in itertools.zip_longest(traced.graph.nodes, other.graph.nodes):
-        if node is None or twin is None or _calls(node) != _calls(twin):
-            what = "torch.fx freezes the train or eval mode it was traced in"
-        elif node.op == "get_attr" and _changed(
-            attribute(traced.root, node.target), attribute(other.root, twin.target)
-        ):
-            what = "torch.fx freezes random numbers that are drawn there"
+
+def _forbid_lost_writes(source: Source, root: nn.Module, versions: dict[str, int]) -> None:
+    """Raise TraceError where forward() assigned an attribute, or wrote a tensor, outside of the graph."""
+    for name, value in _held(root):
+        if isinstance(value, fx.Proxy):
+            place, written = node_source(value.node, source.root), True
         else:
-            continue
-        place = next(
-            (line for n in (node, twin) if n is not None and (line := node_source(n, source.root))), source.place
-        )
-        raise TraceError(place, what, "use a torch.nn module for it, such as nn.Dropout")
+            place, written = (
+                "",
+                isinstance(value, torch.Tensor) and value._version != versions.get(name, value._version),
+            )
+        if written:
+            what = f"forward() writes self.{name} in a way that torch.fx doesn't record"
+            raise TraceError(place or source.place, what, f"make it a buffer, written by self.{name}.copy_(...)")
+
+
+def _held(root: nn.Module) -> Iterator[tuple[str, Any]]:
+    """Buffers and plain attributes by dotted name."""
+    for path, module in root.named_modules():
+        for name, value in (*vars(module).items(), *module._buffers.items()):
+            yield f"{path}.{name}" if path else name, value
+
+
+def _forbid_frozen(source: Source, traced: Trace, setting: _Setting, *, drew: bool) -> None:
+    """Raise TraceError where another mode, other random numbers or a second call would give another graph.
+
+    fx keeps what Python made of them while tracing; small effects would pass a comparison.
+    """
+    second_call = replace(setting, attributes=_changed_attributes(source.module, traced.root))
+    if not drew and not _first_difference(source, traced, replace(second_call, training=not setting.training)):
+        return
+    layer = "use a torch.nn module such as nn.Dropout"
+    seeds = [replace(setting, seed=seed) for seed in range(1, 9)] if drew else []
+    causes = [
+        *((other, "random numbers that forward() draws", layer) for other in seeds),
+        (setting, "what differs from call to call, such as the time", "make it an input"),
+        (second_call, "an attribute that forward() changes", "keep it in a buffer"),
+        (replace(setting, training=not setting.training), "the train or eval mode it was traced in", layer),
+    ]
+    places = ((_first_difference(source, traced, other), what, remedy) for other, what, remedy in causes)
+    place, what, remedy = next((found for found in places if found[0]), (source.place, *causes[0][1:]))
+    raise TraceError(place, f"torch.fx freezes {what}", remedy)
+
+
+def _changed_attributes(before: nn.Module, after: nn.Module) -> tuple[tuple[str, str, Any], ...]:
+    """(module path, name, new value) of the plain attributes that one call of forward() changes."""
+    return tuple(
+        (path, name, value)
+        for path, module in before.named_modules()
+        for name, value in vars(after.get_submodule(path)).items()
+        if isinstance(value, bool | int | float | str) and vars(module).get(name) != value
+    )
+
+
+def _first_difference(source: Source, traced: Trace, setting: _Setting) -> str:
+    """The user's line where a trace in another setting leaves the graph; empty when it is the same graph."""
+    other, _ = _traced(source, setting)
+    for node, twin in itertools.zip_longest(traced.graph.nodes, other.graph.nodes):
+        if (
+            node is None
+            or twin is None
+            or _calls(node) != _calls(twin)
+            or (
+                node.op == "get_attr"
+                and _changed(attribute(traced.root, node.target), attribute(other.root, twin.target))
+            )
+        ):
+            return _odd_line(source, (node, traced.graph), (twin, other.graph))
+    return ""
+
+
+def _odd_line(source: Source, *sides: tuple[fx.Node | None, fx.Graph]) -> str:
+    """The line of the node that the other graph has no line of; else any of the two."""
+    (node, graph), (twin, other) = sides
+    lines = [node_source(one, source.root) if one is not None else "" for one in (node, twin)]
+    elsewhere = [{node_source(one, source.root) for one in nodes.nodes} for nodes in (other, graph)]
+    odd = [line for line, known in zip(lines, elsewhere, strict=True) if line not in known]
+    return next(filter(None, (*odd, *lines)), source.place)
 
 
 def _calls(node: fx.Node) -> tuple[object, ...]:
@@ -167,8 +266,8 @@ def _refusal(source: Source, error: Exception) -> TraceError:
     place = user_line(error, source.root) or _any_line(error) or source.place
     first = first_line(error)
     cause = first.partition(". See the torch.fx docs")[0].partition(". This can be attempted")[0]
-    if "control flow" in first:
-        cause = f"the branch `{_code_at(source, place)}` depends on a tensor"
+    if "inputs to control flow" in first:
+        cause = f"the branch `{_code_at(source, place)}` depends on a tensor or its size"
         remedy = "use torch.where, or decide it outside forward()"
     elif isinstance(error, TypeError):
         remedy = "replace Python arithmetic on tensors or sizes there by torch functions"
@@ -226,5 +325,6 @@ def _compare(source: Source, traced: Trace, expected: list[tuple[_Step, Observat
             ) from error
         first = difference(observation, actual).first
         if first:
-            what = f"the graph traced by torch.fx is not the model: {mode} {first}"
-            raise TraceError(source.place, what, "look for Python branches, random numbers or modes that tracing froze")
+            loss = first_loss(source, {node_source(node, source.root) for node in traced.names} - {""})
+            place, cause = (loss.line, loss.cause) if loss else (source.place, "the graph of torch.fx is not the model")
+            raise TraceError(place, f"{cause}: {mode} {first}", "rewrite it in torch functions that act on every call")

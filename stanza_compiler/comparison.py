@@ -1,10 +1,12 @@
 """What a model does in one step, observed without leaving a trace in it."""
 
 import contextlib
+import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 from torch.utils import _pytree as pytree
@@ -47,6 +49,21 @@ def preserved(module: nn.Module) -> Iterator[None]:
                     buffer.copy_(value)
 
 
+@contextlib.contextmanager
+def seeded(seed: int) -> Iterator[None]:
+    """torch, random and numpy draw from `seed`; afterwards they go on where they were."""
+    python_state, numpy_state = random.getstate(), np.random.get_state()
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        random.seed(seed)
+        np.random.seed(seed)
+        try:
+            yield
+        finally:
+            random.setstate(python_state)
+            np.random.set_state(numpy_state)
+
+
 def observe(
     module: nn.Module, source: Source, *, batch: int, training: bool, run: Callable[..., Any] | None = None
 ) -> Observation:
@@ -56,9 +73,8 @@ def observe(
     was. Gradients come with `training` alone.
     """
     parameters = dict(module.named_parameters())
-    with preserved(module):
+    with preserved(module), seeded(SEED):
         module.train(training)
-        torch.manual_seed(SEED)
         args, kwargs = source.call.arguments(batch)
         with torch.set_grad_enabled(training):
             output = (run or module)(*args, **kwargs)

@@ -1,25 +1,39 @@
 """Where in the user's code a graph node comes from."""
 
-import re
+import sys
 from pathlib import Path
 
 import torch
 from torch import fx
 
-_FRAME = re.compile(r'File "([^"]+)", line (\d+)')
-_TORCH = Path(torch.__file__).parent
+_LINE = "user_line"
+_TORCH = str(Path(torch.__file__).parent)
+
+
+def record_line(node: fx.Node) -> None:
+    """Note on a node, called by the tracer that makes it, the innermost line that runs now and is not torch's.
+
+    Nothing when the tracer itself comes first: it made the node of its own accord. torch.fx's own stack traces cost
+    ten times as much, and import sympy.
+    """
+    tracer = sys._getframe(1)
+    frame = tracer.f_back
+    while frame is not None and (file := frame.f_code.co_filename) != tracer.f_code.co_filename:
+        if not file.startswith((_TORCH, "<")):
+            node.meta[_LINE] = (file, frame.f_lineno)
+            return
+        frame = frame.f_back
 
 
 def node_source(node: fx.Node, root: Path) -> str:
-    """`model.py:41`, the innermost frame of the node that is not torch's own; empty when none was recorded.
+    """`model.py:41`, the line that made the node; empty when none was recorded.
 
     Files in the user's folder are named relative to it, installed ones relative to site-packages.
     """
-    for file, line in reversed(_FRAME.findall(node.stack_trace or "")):
-        path = Path(file)
-        if not path.is_relative_to(_TORCH) and path.exists():
-            return f"{short_path(path, root)}:{line}"
-    return ""
+    if _LINE not in node.meta:
+        return ""
+    file, line = node.meta[_LINE]
+    return f"{short_path(Path(file), root)}:{line}"
 
 
 def short_path(path: Path, root: Path) -> str:

@@ -1,14 +1,16 @@
 """Observing a model's step without a trace in it, and telling how far two observations are apart."""
 
+import random
 from collections import OrderedDict
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
 
-from stanza_compiler.comparison import Difference, Observation, difference, observe, preserved, resized_targets
+from stanza_compiler.comparison import Difference, Observation, difference, observe, preserved, resized_targets, seeded
 from stanza_compiler.loader import Source
 from tests.source_of import source_of
 
@@ -80,11 +82,17 @@ def test_the_observed_model_is_as_it_was(training: bool) -> None:
 
 def test_what_was_preserved_comes_back_after_an_error_too() -> None:
     module = Affine().eval()
-    with pytest.raises(ZeroDivisionError), preserved(module):
+
+    def fail_halfway() -> None:
         module.train()
         module.calls += 5
         torch.rand(3)
         raise ZeroDivisionError
+
+    state = torch.random.get_rng_state()
+    with pytest.raises(ZeroDivisionError), preserved(module):
+        fail_halfway()
+    assert torch.equal(torch.random.get_rng_state(), state)
     assert not module.training
     assert module.calls == 0
 
@@ -112,6 +120,19 @@ def test_a_buffer_or_attribute_that_forward_replaces_comes_back() -> None:
     assert module.last.tolist() == [[0.0], [0.0]]
     assert module.late is None
     assert module.steps == 0
+
+
+def test_torch_random_and_numpy_are_seeded_and_go_on_afterwards_where_they_were() -> None:
+    def draw() -> tuple[float, float, float]:
+        return torch.rand(1).item(), random.random(), np.random.rand()
+
+    with seeded(1):
+        inside = draw()
+        with seeded(2):
+            assert draw() != inside
+        after = draw()
+    with seeded(1):
+        assert (draw(), draw()) == (inside, after)
 
 
 def test_targets_are_resized_in_their_containers_and_scalars_kept() -> None:

@@ -291,7 +291,7 @@ def test_a_file_without_a_usable_model_is_told_in_one_line(text: str, message: s
 
 def test_an_unknown_attribute_is_told_with_what_there_is(tmp_path: Path) -> None:
     message = failure(written(tmp_path, MODEL) + ":Nett")
-    assert message == "model.py: no Nett in it; define build_model() or pass model.py:Net"
+    assert message == "model.py: no Nett in it; pass model.py:Net"
     assert failure(written(tmp_path, MODEL) + ":not_a_model").startswith("model.py: not_a_model is a int, no")
     assert failure("torchvision.models:resnet19", InputSpec((2, 3, 32, 32))).startswith(
         "torchvision.models: no resnet19 in it"
