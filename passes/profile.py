@@ -148,8 +148,10 @@ class _Interpreter(fx.Interpreter):
         args, kwargs = pytree.tree_map(_cut_off, (args, kwargs))
         outputs = tensors_in(getattr(self, node.op)(node.target, args, kwargs))
         heads = [tensor for tensor in outputs if tensor.grad_fn is not None]
+        weights = self.fetch_attr(str(node.target)).parameters() if node.op == "call_module" else ()
+        wanted = [tensor for tensor in (*tensors_in((args, kwargs)), *weights) if tensor.requires_grad]
         self.dispatch.reset()
-        torch.autograd.backward(heads, [torch.ones_like(head) for head in heads])
+        torch.autograd.grad(heads, wanted, [torch.ones_like(head) for head in heads], allow_unused=True)
         return self.dispatch.flops
 
 

@@ -1,5 +1,6 @@
 """Where in the user's code a graph node comes from."""
 
+import os
 import sys
 from pathlib import Path
 
@@ -7,7 +8,7 @@ import torch
 from torch import fx
 
 _LINE = "user_line"
-_TORCH = str(Path(torch.__file__).parent)
+_TORCH = f"{Path(torch.__file__).parent}{os.sep}"  # not torchvision
 
 
 def record_line(node: fx.Node) -> None:

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
+import torchvision
 from torch import fx, nn
 
 from stanza_compiler.passes.trace import trace
@@ -66,3 +67,9 @@ def test_a_path_says_nothing_of_this_machine(path: str, short: str) -> None:
 def test_an_installed_model_is_named_from_its_package() -> None:
     file = Path(site.getsitepackages()[0]) / "torchvision" / "models" / "alexnet.py"
     assert short_path(file, HERE.parent) == "torchvision/models/alexnet.py"
+
+
+def test_a_library_beside_torch_is_not_torch() -> None:
+    alexnet = trace(source_of(torchvision.models.AlexNet(num_classes=3), torch.ones(2, 3, 64, 64)), verify=False)
+    nodes = {name: node for node, name in alexnet.names.items()}
+    assert node_source(nodes["features.0"], HERE.parent).startswith("torchvision/models/alexnet.py:")
