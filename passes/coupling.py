@@ -79,7 +79,7 @@ def _coupled(graph: OpGraph, ops: list[str], reason: str) -> Coupling:
     if not reason:
         first = graph.op[names[0]]
         reason = f"{first.name}{f', {first.source},' if first.source else ''} mixes the samples of a batch"
-    return Coupling(names, reason, (f"{reason}: one FC host sees the whole batch",))
+    return Coupling(names, reason)
 
 
 def _statistics(graph: OpGraph, names: list[str]) -> set[str]:

@@ -63,6 +63,8 @@ def partition(graph: OpGraph, rules: Rules, cluster: Cluster, request: Request) 
         found[placement] = (winner, *(each for each in found[placement] if each.plan != winner.plan))
     chosen = winner if separates else None
     allocation = chosen.prediction.allocation if chosen else whole.allocation
+    boundary = _boundary(graph, chosen.fc_ops) if chosen else ()
+    _whole_batch_at_host(graph, rules, boundary)
     return Plan(
         source=graph.name,
         model_hash="",
@@ -74,7 +76,7 @@ def partition(graph: OpGraph, rules: Rules, cluster: Cluster, request: Request) 
         reason=reason(request.strategy, winner.prediction if winner else None, whole, why_not),
         totals=Totals(graph.parameter_bytes, graph.forward_flops, graph.constant_flops, len(graph.ops)),
         stages=_stages(graph, chosen.fc_ops if chosen else frozenset()),
-        boundary=_boundary(graph, chosen.fc_ops) if chosen else (),
+        boundary=boundary,
         allocation=allocation,
         predictions={
             "data_parallel": whole,
@@ -85,8 +87,26 @@ def partition(graph: OpGraph, rules: Rules, cluster: Cluster, request: Request) 
         },
         break_even_bit_per_s=_break_even(graph, chosen or _rival(found), ranks, cluster, batch),
         alternatives=alternatives(graph, chosen.prediction if chosen else whole, whole, _runners_up(found, winner)),
-        notes=(*rules.notes, *(_heavy_notes(graph, cuts, chosen) if chosen else ())),
+        notes=(*rules.notes, *_coupling_notes(rules, chosen), *(_heavy_notes(graph, cuts, chosen) if chosen else ())),
+        single_host=rules.single_host,
     )
+
+
+def _coupling_notes(rules: Rules, chosen: Candidate | None) -> tuple[str, ...]:
+    """What the plan means where samples of a batch influence each other."""
+    if not rules.single_host:
+        return ()
+    if chosen:
+        return (f"{rules.single_host}: one FC host sees the whole batch",)
+    return (f"{rules.single_host}: a data-parallel rank sees its own part alone, as under DistributedDataParallel",)
+
+
+def _whole_batch_at_host(graph: OpGraph, rules: Rules, boundary: tuple[Boundary, ...]) -> None:
+    """Raise PlanError where a host would have to run once per rank although it must see the whole batch."""
+    per_rank = [crossing.name for crossing in boundary if crossing.kind == "per-rank"]
+    if rules.single_host and per_rank:
+        what = f"{rules.single_host}, but {per_rank[0]}, which crosses the cut, has no batch axis to be joined along"
+        raise PlanError(graph.name, what, "cut elsewhere with --cut-after or use --strategy data-parallel")
 
 
 def _with_computation_in_conv(graph: OpGraph, rules: Rules) -> Cuts | None:

@@ -174,6 +174,8 @@ class Plan:
     alternatives: tuple[Alternative, ...] = ()
     notes: tuple[str, ...] = ()
     certificate: Certificate | None = None
+    single_host: str = ""
+    """Why one FC host must see the whole batch; empty when several may share it."""
     state_dict: tuple[str, ...] = ()
     """The model's state_dict keys in their own order."""
 

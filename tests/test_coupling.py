@@ -68,7 +68,7 @@ def test_the_op_that_mixes_samples_and_all_that_it_reaches_are_coupled(
     line = f"test_coupling.py:{function.__code__.co_firstlineno}"
     assert found.ops == ops
     assert found.reason == f"{ops[0]}, {line}, mixes the samples of a batch"
-    assert found.notes == (f"{found.reason}: one FC host sees the whole batch",)
+    assert found.notes == ()
 
 
 def test_a_branch_beside_the_coupled_ops_is_not_coupled() -> None:
@@ -120,7 +120,7 @@ def uncounted_loss(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor
 def test_a_loss_that_is_no_mean_over_samples_needs_one_host(loss: Callable[..., Any] | None, adds_up: bool) -> None:
     found = coupling_of(Calling(torch.relu), X, loss_fn=loss, targets=torch.tensor([0, 2, 1, 0]))
     reason = "the loss is not a mean over samples"
-    expected = Coupling((), reason, (f"{reason}: one FC host sees the whole batch",))
+    expected = Coupling((), reason)
     assert found == (Coupling() if adds_up else expected)
 
 

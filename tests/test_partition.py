@@ -156,3 +156,27 @@ def test_compute_heavy_ops_go_to_fc_only_where_no_other_cut_is_legal() -> None:
     assert "conv4" in plan.stage("fc").segments[0]
     free = partition(alexnet(), Rules(), TEN, Request(strategy="separate"))
     assert not any(name.startswith("conv") for name in free.stage("fc").segments[0])
+
+
+def test_where_samples_influence_each_other_one_host_sees_them_all() -> None:
+    rules = Rules(single_host="the loss")
+    plan = partition(alexnet(), rules, TEN, Request(strategy="separate"))
+    assert (plan.allocation.fc_workers, plan.single_host) == (1, "the loss")
+    assert "the loss: one FC host sees the whole batch" in plan.notes
+    whole = partition(alexnet(), rules, TEN, Request(strategy="data-parallel"))
+    assert any("its own part alone" in note for note in whole.notes)
+
+
+def test_a_host_that_must_see_the_whole_batch_is_refused_what_cannot_be_joined() -> None:
+    model = alexnet()
+    ops = tuple(
+        replace(op, output=replace(op.output, kind="per-rank")) if op.output and op.name == "flatten" else op
+        for op in model.ops
+    )
+    with pytest.raises(PlanError, match="no batch axis to be joined along"):
+        partition(
+            replace(model, ops=ops),
+            Rules(single_host="the loss"),
+            TEN,
+            Request(strategy="separate", cut_after="flatten"),
+        )

@@ -85,6 +85,13 @@ def test_contradicting_flags_are_refused(planned: Layout, arguments: Arguments, 
         choose_layout(arguments, planned, world_size)
 
 
+def test_one_host_sees_the_whole_batch_where_samples_influence_each_other() -> None:
+    planned = Layout(2, 1, "colocated")
+    assert choose_layout(Arguments(), planned, 4, single_host="the loss") == Layout(4, 1, "colocated")
+    with pytest.raises(UsageError, match="whole batch: the loss"):
+        choose_layout(Arguments(fc_workers=2), planned, 4, single_host="the loss")
+
+
 @pytest.mark.parametrize(
     "flags",
     [

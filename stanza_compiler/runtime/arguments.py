@@ -64,11 +64,12 @@ def parse(argv: Sequence[str] | None) -> Arguments:
     return arguments
 
 
-def choose_layout(arguments: Arguments, planned: Layout, world_size: int) -> Layout:
+def choose_layout(arguments: Arguments, planned: Layout, world_size: int, *, single_host: str = "") -> Layout:
     """The layout of `world_size` ranks: what the flags say, else the plan's, scaled where the size differs.
 
     One process (`world_size` 1) only needs to know how many CONV ranks' batches make a step.
-    Raises UsageError when the flags contradict each other or the world size.
+    `single_host` is why one FC host must see the whole batch, empty if it need not. Raises UsageError when the flags
+    contradict that, each other or the world size.
     """
     if arguments.single_process and world_size > 1:
         raise UsageError("--single-process", f"WORLD_SIZE is {world_size}", "start one process")
@@ -80,7 +81,7 @@ def choose_layout(arguments: Arguments, planned: Layout, world_size: int) -> Lay
     if world_size == 1:
         conv_workers = arguments.conv_workers or planned.conv_workers
         return Layout(conv_workers, min(conv_workers, planned.fc_workers), placement)
-    fc_share = max(1, round(planned.fc_workers * world_size / planned.world_size))
+    fc_share = 1 if single_host else max(1, round(planned.fc_workers * world_size / planned.world_size))
     if placement == "colocated":
         layout = Layout(
             arguments.conv_workers or world_size, arguments.fc_workers or min(fc_share, world_size), placement
@@ -100,6 +101,8 @@ def choose_layout(arguments: Arguments, planned: Layout, world_size: int) -> Lay
         raise UsageError(
             "worker flags", f"{layout} is no layout of WORLD_SIZE {world_size}", "pass counts that use every rank"
         )
+    if single_host and layout.fc_workers > 1:
+        raise UsageError("--fc-workers", f"one FC host must see the whole batch: {single_host}", "pass --fc-workers 1")
     return layout
 
 

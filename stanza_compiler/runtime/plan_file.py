@@ -18,11 +18,15 @@ class Crossing:
 
 @dataclass(frozen=True, slots=True)
 class PlanFile:
-    """The plan's decisions that a run follows; `batch_size` is per CONV rank."""
+    """The plan's decisions that a run follows.
+
+    `batch_size` is per CONV rank; `single_host` says why one FC host must see the whole batch, if it must.
+    """
 
     separate: bool
     batch_size: int
     layout: Layout
+    single_host: str
     boundary: Mapping[str, Crossing]
     state_names: tuple[str, ...]
 
@@ -38,6 +42,7 @@ def read_plan(path: Path) -> PlanFile:
         layout=Layout(allocation["conv_workers"], allocation["fc_workers"], allocation["placement"])
         if separate
         else Layout(allocation["conv_workers"], 0, "data-parallel"),
+        single_host=entry["single_host"],
         boundary={item["name"]: Crossing(item["kind"], item["batch_axis"]) for item in entry["boundary"]},
         state_names=tuple(entry["state_dict"]),
     )

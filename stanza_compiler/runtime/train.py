@@ -37,7 +37,7 @@ def main(program: Program, argv: Sequence[str] | None = None) -> None:
     try:
         arguments = parse(argv)
         plan = read_plan(program.folder / "plan.json")
-        layout = choose_layout(arguments, plan.layout, world.size)
+        layout = choose_layout(arguments, plan.layout, world.size, single_host=plan.single_host)
         if arguments.epochs is not None and program.hooks.make_dataset is None:
             raise UsageError("--epochs", "synthetic items have no end", "pass --steps, or define make_dataset")
     except UsageError as error:
