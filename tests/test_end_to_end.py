@@ -1,6 +1,6 @@
 """From a model file to trained weights: compiled, launched as ranks, held against a loop written here."""
 
-import sys
+import importlib
 from pathlib import Path
 
 import pytest
@@ -82,7 +82,7 @@ def held_out_accuracy(out: Path, weights: Path) -> float:
     """How many of the 1,000 held-out digits the emitted whole model gets right with these weights."""
     with imported(out) as whole_model:
         model = whole_model.build_model()
-        digits = sys.modules["user_model"].make_eval_dataset()
+        digits = importlib.import_module("user_model").make_eval_dataset()
     model.load_state_dict(torch.load(weights, weights_only=True))
     model.eval()
     images, labels = zip(*(digits[index] for index in range(len(digits))), strict=True)
