@@ -96,7 +96,7 @@ def stanza_compile(
     batch_axes: Annotated[
         list[str] | None, typer.Option("--batch-axis", metavar="NAME=K", help="an input's batch axis, or NAME=none")
     ] = None,
-    batch_norm: Annotated[str, typer.Option(metavar="NAME", help="statistics: local or sync")] = "local",
+    batch_norm: Annotated[str, typer.Option(metavar="NAME", help="statistics: local (sync is to come)")] = "local",
     no_verify: Annotated[bool, typer.Option("--no-verify", help="don't compare with the model")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="plan and report, write nothing")] = False,
     dump: Annotated[
@@ -125,6 +125,8 @@ def stanza_compile(
             f"--dump {dump}": dump,
         }
     )
+    if one_of("--batch-norm", batch_norm, ("local", "sync")) == "sync":
+        raise UsageError("--batch-norm", "statistics over all ranks are not built yet", "use local")
     cluster_options = {
         "nodes": nodes,
         "gpus-per-node": gpus_per_node,
@@ -151,7 +153,6 @@ def stanza_compile(
         batch_axes=tuple(batch_axis("--batch-axis", text) for text in batch_axes or ()),
         measure=machines.device.name == MEASURE,
         trace=cast(Literal["auto", "fx", "export"], one_of("--trace", trace, ("auto", "fx", "export"))),
-        batch_norm=cast(Literal["local", "sync"], one_of("--batch-norm", batch_norm, ("local", "sync"))),
         verify=not no_verify,
         dry_run=dry_run,
         force=force,

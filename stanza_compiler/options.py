@@ -34,7 +34,6 @@ class Options:
     batch_axes: tuple[tuple[str, int | None], ...] = ()
     measure: bool = False
     trace: Literal["auto", "fx", "export"] = "auto"
-    batch_norm: Literal["local", "sync"] = "local"
     verify: bool = True
     dry_run: bool = False
     force: bool = False

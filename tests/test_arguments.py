@@ -31,7 +31,7 @@ def test_every_pass_of_the_compiler_can_be_dumped() -> None:
 def test_every_option_has_its_place() -> None:
     cluster = "--nodes 10 --gpus-per-node 2 --bandwidth 100Gbit --latency 5us --device a100"
     request = "--strategy separate --placement dedicated --conv-workers 18 --fc-workers 2 --cut-after features"
-    rest = "--trace fx --batch-norm sync --no-verify --dry-run --dump profile --force --traceback"
+    rest = "--trace fx --batch-norm local --no-verify --dry-run --dump profile --force --traceback"
     argv = f"-o out {cluster} --global-batch-size 512 {request} {rest}".split()
     inputs = ["--input", "4x3:float32", "--input", "4x2:int64[0,9)", "--batch-axis", "x=0", "--batch-axis", "y=none"]
     assert _options(*argv, *inputs) == Options(
@@ -42,7 +42,6 @@ def test_every_option_has_its_place() -> None:
         inputs=(InputSpec((4, 3)), InputSpec((4, 2), "int64", 0, 9)),
         batch_axes=(("x", 0), ("y", None)),
         trace="fx",
-        batch_norm="sync",
         verify=False,
         dry_run=True,
         force=True,
@@ -87,6 +86,7 @@ def test_help_is_no_invocation(capsys: pytest.CaptureFixture[str]) -> None:
         ("a.py --device v101", "--device: 'v101' is unknown; did you mean v100?"),
         ("a.py --strategy sperate", "--strategy: 'sperate' is unknown; did you mean separate?"),
         ("a.py --placement sharded", "--placement: 'sharded' is unknown"),
+        ("a.py --batch-norm sync", "--batch-norm: statistics over all ranks are not built yet"),
         ("a.py --trace jit", "--trace: 'jit' is unknown"),
         ("a.py --batch-norm global", "--batch-norm: 'global' is unknown"),
         ("a.py --dump plan", "--dump: 'plan' is unknown"),
