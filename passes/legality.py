@@ -102,7 +102,7 @@ def _state_notes(graph: OpGraph, root: nn.Module) -> Iterator[str]:
         name for name, module in root.named_modules() if isinstance(module, _BatchNorm) and module.track_running_stats
     ]
     if norms:
-        yield f"{len(norms)} BatchNorm layers see their own rank's batch, as under DistributedDataParallel"
+        yield f"{len(norms)} BatchNorm layers see the batch of the rank that runs them: its own part, or its block's"
     used = {name for op in graph.ops for name in op.parameters}
     unused = [parameter.name for parameter in graph.parameters if parameter.name not in used]
     if unused:

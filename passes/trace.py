@@ -21,7 +21,7 @@ from stanza_compiler.call import Call
 from stanza_compiler.comparison import Observation, difference, observe, seeded
 from stanza_compiler.eager_lines import first_loss
 from stanza_compiler.errors import TraceError
-from stanza_compiler.loader import Source, first_line, user_code, user_line
+from stanza_compiler.loader import RUN_IT, Source, first_line, user_code, user_line
 from stanza_compiler.sources import node_source, record_line, short_path
 
 
@@ -256,10 +256,18 @@ def _observe_eagerly(source: Source) -> list[tuple[_Step, Observation]]:
     steps = (_Step(2, training=True), _Step(3, training=False))
     try:
         return [(step, observe(source.module, source, batch=step.batch, training=step.training)) for step in steps]
-    except Exception:
+    except Exception as error:
         own = [_Step(source.call.batch_size, training=step.training) for step in steps]
-        with user_code(source.place, "one training step on the example inputs", source.root):
+        lacks_targets = source.targets is None and _ran(source.hooks.loss_fn, error)
+        remedy = "define example_targets(): loss_fn was given None" if lacks_targets else RUN_IT
+        with user_code(source.place, "one training step on the example inputs", source.root, remedy):
             return [(step, observe(source.module, source, batch=step.batch, training=step.training)) for step in own]
+
+
+def _ran(function: Callable[..., Any] | None, error: Exception) -> bool:
+    """Whether `error` came out of a call of `function`."""
+    code = getattr(function, "__code__", None)
+    return any(frame.f_code is code for frame, _ in traceback.walk_tb(error.__traceback__))
 
 
 def _refusal(source: Source, error: Exception) -> TraceError:

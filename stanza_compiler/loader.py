@@ -25,6 +25,7 @@ from stanza_compiler.runtime.program import Hooks
 from stanza_compiler.sources import short_path
 
 USER_MODULE = "user_model"
+RUN_IT = "fix it so that the model runs by itself"
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +126,7 @@ def _exists(name: str) -> bool:
 
 
 @contextlib.contextmanager
-def user_code(place: str, doing: str, root: Path) -> Iterator[None]:
+def user_code(place: str, doing: str, root: Path, remedy: str = RUN_IT) -> Iterator[None]:
     """Turn what user code raises into a LoadError at the user's own file and line."""
     try:
         yield
@@ -136,12 +137,12 @@ def user_code(place: str, doing: str, root: Path) -> Iterator[None]:
             line = f":{error.lineno}" if error.lineno else ""
             where = f"{short_path(Path(error.filename), root)}{line}"
             raise LoadError(where, f"syntax error: {error.msg}", "fix the file") from error
-        _raise_at(error, place, doing, root)
+        _raise_at(error, place, doing, root, remedy)
 
 
-def _raise_at(error: BaseException, place: str, doing: str, root: Path) -> NoReturn:
+def _raise_at(error: BaseException, place: str, doing: str, root: Path, remedy: str) -> NoReturn:
     what = f"{doing} raised {type(error).__name__}: {first_line(error)}"
-    raise LoadError(user_line(error, root) or place, what, "fix it so that the model runs by itself") from error
+    raise LoadError(user_line(error, root) or place, what, remedy) from error
 
 
 def first_line(error: BaseException) -> str:

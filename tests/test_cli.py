@@ -1,7 +1,9 @@
 """The command, with a stub in place of the compiler."""
 
+import contextlib
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -137,3 +139,16 @@ def test_a_reader_that_stops_reading_gets_no_traceback() -> None:
     run = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, text=True)
     os.close(writing)
     assert run.stderr == ""
+
+
+def test_an_error_that_follows_a_swallowed_interrupt_is_an_interrupt(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def half_imported(*_: object, **__: object) -> None:
+        with contextlib.suppress(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+        raise AttributeError("module has no attribute")
+
+    monkeypatch.setattr("stanza_compiler.compiler.compile_source", half_imported)
+    assert main(["model.py"]) == 130
+    assert capsys.readouterr().err == "error: stanza-compile: interrupted; run it again\n"

@@ -159,7 +159,7 @@ def test_batch_norms_unused_parameters_and_uncounted_ops_are_noted() -> None:
         return self.rnn(self.quiet(self.bn(x)))[0]
 
     norms, unused, uncounted = rules_of(Calling(forward, **held), X).notes
-    assert norms == "1 BatchNorm layers see their own rank's batch, as under DistributedDataParallel"
+    assert norms == "1 BatchNorm layers see the batch of the rank that runs them: its own part, or its block's"
     assert unused == "never used by forward, kept in the checkpoint: spare.weight, spare.bias, other.weight and 1 more"
     line = int(line_of(forward).rpartition(":")[2]) + 1
     assert uncounted.startswith(f"rnn, test_legality.py:{line} computes by ")

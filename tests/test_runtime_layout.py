@@ -85,6 +85,12 @@ def test_contradicting_flags_are_refused(planned: Layout, arguments: Arguments, 
         choose_layout(arguments, planned, world_size)
 
 
+def test_an_export_that_cannot_be_written_is_told_before_training(tmp_path: Path) -> None:
+    for flag in ("--export", "--metrics"):
+        with pytest.raises(UsageError, match="is a folder"):
+            parse([flag, str(tmp_path)])
+
+
 def test_one_host_sees_the_whole_batch_where_samples_influence_each_other() -> None:
     planned = Layout(2, 1, "colocated")
     assert choose_layout(Arguments(), planned, 4, single_host="the loss") == Layout(4, 1, "colocated")

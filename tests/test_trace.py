@@ -376,3 +376,13 @@ def test_no_proxy_stays_in_the_users_model_after_a_refusal() -> None:
         trace(source_of(model, torch.ones(2)))
     assert not hasattr(model, "kept")
     assert not any(isinstance(value, fx.Proxy) for value in vars(model).values())
+
+
+def test_a_loss_that_misses_its_targets_says_what_to_define(tmp_path: Path) -> None:
+    (tmp_path / "untold.py").write_text(
+        "import torch\n\ndef build_model():\n    return torch.nn.Linear(3, 4)\n\n"
+        "def example_inputs():\n    return (torch.randn(4, 3),)\n\n"
+        "def loss_fn(outputs, targets):\n    return (outputs - targets[0]).square().mean()\n"
+    )
+    with load(Options(str(tmp_path / "untold.py"))) as source, pytest.raises(LoadError, match="define example_targets"):
+        trace(source)

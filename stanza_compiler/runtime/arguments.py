@@ -5,6 +5,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import torch
+
 from .errors import UsageError
 from .layout import Layout
 
@@ -61,6 +63,10 @@ def parse(argv: Sequence[str] | None) -> Arguments:
     for flag, path in (("--export", arguments.export), ("--metrics", arguments.metrics)):
         if path is not None and not path.absolute().parent.is_dir():
             raise UsageError(flag, f"no folder {path.parent}", "create it first")
+        if path is not None and path.is_dir():
+            raise UsageError(flag, f"{path} is a folder", "name a file in it")
+    if arguments.backend == "nccl" and not torch.cuda.is_available():
+        raise UsageError("--backend", "nccl needs an NVIDIA GPU, and there is none", "use gloo")
     return arguments
 
 
