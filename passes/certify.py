@@ -39,8 +39,9 @@ def certify(source: Source, folder: Path) -> Certificate:
             raise CertificateError(source.place, what, _REPORT)
         differences: list[Difference] = []
         modes: list[str] = []
-        for batch, training, expected in _observations(source):
-            mode = f"{'train' if training else 'eval'} at batch {batch}"
+        refused: list[str] = []
+        for batch, training, expected in _observations(source, refused):
+            mode = _mode(batch, training)
             try:
                 actual = observe(emitted, source, batch=batch, training=training)
             except Exception as error:
@@ -63,33 +64,35 @@ def certify(source: Source, folder: Path) -> Certificate:
         buffers_equal=all(found.buffers_equal for found in differences),
         names_equal=names_equal,
         modes=tuple(modes),
+        refused=tuple(refused),
     )
 
 
 _REPORT = "try another cut with --cut-after and report this as a bug"
 
 
-def _observations(source: Source) -> Iterator[tuple[int, bool, Observation]]:
-    """What the model itself does, at each batch and mode that it accepts."""
+def _observations(source: Source, refused: list[str]) -> Iterator[tuple[int, bool, Observation]]:
+    """What the model itself does at each batch and mode, one at a time for the memory's sake.
+
+    What it refuses, such as BatchNorm a single value, is added to `refused`.
+    """
     has_batch = any(leaf.batch_axis is not None for leaf in source.call.leaves)
-    accepted = 0
-    for batch in BATCHES if has_batch else ():
-        for training in (True, False):
-            try:
-                expected = observe(source.module, source, batch=batch, training=training)
-            except Exception:  # the model refuses this batch, e.g. BatchNorm a single value: nothing to compare
-                continue
-            accepted += 1
+    steps = [(batch, training) for batch in BATCHES for training in (True, False)] if has_batch else []
+    for batch, training in steps:
+        try:
+            expected = observe(source.module, source, batch=batch, training=training)
+        except Exception as error:
+            refused.append(f"{_mode(batch, training)} ({type(error).__name__}: {first_line(error)})")
+        else:
             yield batch, training, expected
-    if accepted:
-        return
-    batch = source.call.batch_size
-    for training in (True, False):
-        yield (
-            batch,
-            training,
-            observe(source.module, source, batch=batch, training=training),
-        )
+    if len(refused) == len(steps):
+        batch = source.call.batch_size
+        for training in (True, False):
+            yield batch, training, observe(source.module, source, batch=batch, training=training)
+
+
+def _mode(batch: int, training: bool) -> str:
+    return f"{'train' if training else 'eval'} at batch {batch}"
 
 
 def _compare_step(source: Source, emitted: nn.Module, expected: Observation, actual: Observation) -> None:

@@ -151,14 +151,9 @@ def _random_state() -> tuple[object, ...]:
 def _forbid_lost_writes(source: Source, root: nn.Module, versions: dict[str, int]) -> None:
     """Raise TraceError where forward() assigned an attribute, or wrote a tensor, outside of the graph."""
     for name, value in _held(root):
-        if isinstance(value, fx.Proxy):
-            place, written = node_source(value.node, source.root), True
-        else:
-            place, written = (
-                "",
-                isinstance(value, torch.Tensor) and value._version != versions.get(name, value._version),
-            )
-        if written:
+        place = node_source(value.node, source.root) if isinstance(value, fx.Proxy) else ""
+        rewritten = isinstance(value, torch.Tensor) and value._version != versions.get(name, value._version)
+        if isinstance(value, fx.Proxy) or rewritten:
             what = f"forward() writes self.{name} in a way that torch.fx doesn't record"
             raise TraceError(place or source.place, what, f"make it a buffer, written by self.{name}.copy_(...)")
 

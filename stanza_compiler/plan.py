@@ -143,7 +143,10 @@ class Alternative:
 
 @dataclass(frozen=True, slots=True)
 class Certificate:
-    """What was compared between the emitted files and the model, with the largest differences seen."""
+    """What was compared between the emitted files and the model, with the largest differences seen.
+
+    `refused` names what could not be compared because the model itself refuses it, and how.
+    """
 
     passed: bool
     forward_max_abs_diff: float
@@ -151,6 +154,7 @@ class Certificate:
     buffers_equal: bool
     names_equal: bool
     modes: tuple[str, ...]
+    refused: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -196,6 +196,7 @@ def _certificate(plan: Plan) -> Section:
         facts=(
             ("emitted files compute what the model computes", "yes" if certificate.passed else "no"),
             ("compared in", ", ".join(certificate.modes)),
+            *([("the model itself refuses", ", ".join(certificate.refused))] if certificate.refused else []),
             ("largest difference of outputs", f"{certificate.forward_max_abs_diff:.3g}"),
             ("largest difference of gradients", f"{certificate.gradient_max_abs_diff:.3g}"),
             ("buffers equal", "yes" if certificate.buffers_equal else "no"),

@@ -9,7 +9,7 @@ COMPUTE_FACTOR = 2.0
 def compute_heavy(graph: OpGraph) -> tuple[str, ...]:
     """Ops that bring at least twice the share of the model's FLOPs that they bring of its parameter bytes.
 
-    They are CONV's by meaning (Stanza, arXiv 1812.10624, section 3): a few FC hosts that compute them leave
+    They are CONV's by meaning (Stanza, arXiv 1812.10624): a few FC hosts that compute them leave
     every other rank idle, and such a plan rests on the device model's least certain number, the speed of small work.
     """
     flops = graph.forward_flops + graph.constant_flops

@@ -107,3 +107,17 @@ def test_no_verify_leaves_the_certificate_out(models: Path, tmp_path: Path) -> N
     assert compile_source(options).plan.certificate is None
     again = compile_source(replace(options, force=True))
     assert any("--no-verify" in note for note in again.plan.notes)
+
+
+def test_a_batch_that_the_model_itself_refuses_is_named(tmp_path: Path) -> None:
+    (tmp_path / "normed.py").write_text(
+        "import torch\nfrom torch import nn\n\n"
+        "def build_model():\n    return nn.Sequential(nn.Linear(3, 40), nn.BatchNorm1d(40), nn.Linear(40, 5))\n\n"
+        "def example_inputs():\n    return (torch.randn(4, 3),)\n"
+    )
+    plan = compile_source(Options(str(tmp_path / "normed.py"), out=tmp_path / "out")).plan
+    assert plan.certificate is not None
+    assert [name.partition(" (")[0] for name in plan.certificate.refused] == ["train at batch 1"]
+    assert "Expected more than 1 value per channel" in plan.certificate.refused[0]
+    assert "eval at batch 1" in plan.certificate.modes
+    assert "train at batch 1" in (tmp_path / "out" / "report.md").read_text()
