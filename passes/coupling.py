@@ -11,8 +11,8 @@ from stanza_compiler.call import Call, Leaf
 from stanza_compiler.comparison import preserved, resized_targets
 from stanza_compiler.loader import Source
 from stanza_compiler.opgraph import OpGraph
-from stanza_compiler.passes.trace import Trace
 from stanza_compiler.runtime.loss import Loss, measure
+from stanza_compiler.traced import Interpreter, Trace
 
 WHOLE, FIRST = 3, 1
 
@@ -53,6 +53,8 @@ def coupling(source: Source, traced: Trace, graph: OpGraph) -> Coupling:
             coupled.append(op.name)
             continue
         node = nodes[op.name]
+        if node not in whole.values:  # it runs in train mode alone
+            continue
         joined = torch.cat([first.values[node], second.values[node]], value.batch_axis)
         if not _close(joined, whole.values[node]):
             coupled.append(op.name)
@@ -94,21 +96,20 @@ def _statistics(graph: OpGraph, names: list[str]) -> set[str]:
     return found
 
 
-class _Recorder(fx.Interpreter):
+class _Recorder(Interpreter):
     """Runs one part of the batch and keeps every node's tensor."""
 
     def __init__(self, traced: Trace, call: Call, start: int, stop: int) -> None:
-        super().__init__(traced.root, garbage_collect_values=False, graph=traced.graph)
-        self.extra_traceback = False
+        super().__init__(traced, keeps_values=True)
         self.values: dict[fx.Node, torch.Tensor] = {}
         args, kwargs = call.part(WHOLE, start, stop)
         torch.manual_seed(0)
-        self.result = self.run(*[leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)])
+        self.result = self.run(*call.tensors(args, kwargs))
 
-    def run_node(self, n: fx.Node) -> Any:
-        value = super().run_node(n)
+    def run_call(self, node: fx.Node) -> Any:
+        value = super().run_call(node)
         if isinstance(value, torch.Tensor):
-            self.values[n] = value.clone()  # an in-place op may overwrite it
+            self.values[node] = value.clone()  # an in-place op may overwrite it
         return value
 
 

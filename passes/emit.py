@@ -14,9 +14,9 @@ from stanza_compiler.loader import USER_MODULE, Source
 from stanza_compiler.local_files import local_files, third_party
 from stanza_compiler.opgraph import OpGraph
 from stanza_compiler.passes.split import Stages
-from stanza_compiler.passes.trace import Trace
 from stanza_compiler.plan import Plan, Role
 from stanza_compiler.state_tree import StateTree, state_tree
+from stanza_compiler.traced import Trace
 
 ROLE_TEXTS: dict[Role, str] = {"conv": "compute-heavy stage", "fc": "parameter-heavy stage", "model": "model"}
 

@@ -24,7 +24,7 @@ def legality(profile: Profile, root: nn.Module, coupling: Coupling) -> Rules:
         together=tuple(together),
         order=tuple(pairwise(random)),
         conv_only=tuple(conv_only),
-        fc_only=coupling.ops,
+        fc_only=(*coupling.ops, *_never_sent(graph)),
         single_host=coupling.reason,
         notes=tuple(notes),
     )
@@ -73,6 +73,11 @@ def _container_groups(graph: OpGraph) -> Iterator[tuple[str, ...]]:
             readers = [reader.name for reader in graph.ops if op.name in reader.inputs and not reader.is_size]
             if readers:
                 yield (op.name, *readers)
+
+
+def _never_sent(graph: OpGraph) -> Iterator[str]:
+    """Ops whose value no message carries (a tuple, or what eval mode alone makes) but that the model returns."""
+    yield from (op.name for op in graph.ops if op.output is None and not op.is_size and op.name in graph.outputs)
 
 
 def _shared_state_groups(profile: Profile, notes: list[str]) -> Iterator[tuple[str, ...]]:

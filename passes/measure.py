@@ -12,7 +12,7 @@ from torch.utils import _pytree as pytree
 
 from stanza_compiler.loader import Source
 from stanza_compiler.opgraph import OpGraph
-from stanza_compiler.passes.trace import Trace
+from stanza_compiler.traced import Interpreter, Trace
 
 REPEATS = 3
 
@@ -25,9 +25,10 @@ def measure(source: Source, traced: Trace, graph: OpGraph) -> OpGraph:
     """
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     root = copy.deepcopy(traced.root).to(device)
+    root.training = True
     args, kwargs = source.call.arguments()
-    examples = [leaf.to(device) for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
-    timer = _Timer(root, traced.graph, device)
+    examples = [leaf.to(device) for leaf in source.call.tensors(args, kwargs)]
+    timer = _Timer(traced, root, device)
     with torch.random.fork_rng():
         for _ in range(REPEATS + 1):
             timer.run(*examples)
@@ -43,22 +44,24 @@ def measure(source: Source, traced: Trace, graph: OpGraph) -> OpGraph:
     return dataclasses.replace(graph, ops=ops)
 
 
-class _Timer(fx.Interpreter):
+class _Timer(Interpreter):
     """Times every call, and its backward alone, on tensors cut off from what came before."""
 
-    def __init__(self, root: nn.Module, graph: fx.Graph, device: torch.device) -> None:
-        super().__init__(root, graph=graph)
-        self.extra_traceback = False
+    def __init__(self, traced: Trace, root: nn.Module, device: torch.device) -> None:
+        super().__init__(traced, root)
         self.device = device
         self.times: dict[fx.Node, list[tuple[float, float]]] = {}
 
-    def run_node(self, n: fx.Node) -> Any:
-        if n.op in ("placeholder", "get_attr", "output"):
-            return super().run_node(n)
-        args, kwargs = self.fetch_args_kwargs_from_env(n)
+    def leave_out(self, node: fx.Node) -> None:
+        self.times.setdefault(node, []).append((0.0, 0.0))
+
+    def run_call(self, node: fx.Node) -> Any:
+        if node.op in ("placeholder", "get_attr", "output"):
+            return super().run_call(node)
+        args, kwargs = self.fetch_args_kwargs_from_env(node)
         args, kwargs = pytree.tree_map(_cut_off, (args, kwargs))
         start = self._now()
-        value = getattr(self, n.op)(n.target, args, kwargs)
+        value = getattr(self, node.op)(node.target, args, kwargs)
         forward = self._now() - start
         heads = [
             leaf for leaf in pytree.tree_leaves(value) if isinstance(leaf, torch.Tensor) and leaf.grad_fn is not None
@@ -66,7 +69,7 @@ class _Timer(fx.Interpreter):
         start = self._now()
         if heads:
             torch.autograd.backward(heads, [torch.ones_like(head) for head in heads])
-        self.times.setdefault(n, []).append((forward, self._now() - start if heads else 0.0))
+        self.times.setdefault(node, []).append((forward, self._now() - start if heads else 0.0))
         return value
 
     def _now(self) -> float:

@@ -3,6 +3,7 @@
 import contextlib
 import copy
 import logging
+import operator
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,13 +19,13 @@ from stanza_compiler.aten_calls import AtenCalls, tensors_in
 from stanza_compiler.errors import ProfileError
 from stanza_compiler.loader import Source, first_line
 from stanza_compiler.opgraph import Op, OpGraph, Parameter, Value
-from stanza_compiler.passes.trace import Trace, attribute
 from stanza_compiler.sources import node_source
+from stanza_compiler.traced import Interpreter, Trace, attribute
 
 
 @dataclass(slots=True)
 class _Run:
-    """What one node did at one batch size."""
+    """What one node did at one batch size; nothing when it runs in eval mode alone."""
 
     leaves: list[torch.Tensor] = field(default_factory=list)
     value: Any = None
@@ -34,6 +35,7 @@ class _Run:
     mutated: tuple[int, ...] = ()
     uncounted: tuple[str, ...] = ()
     is_random: bool = False
+    is_left_out: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,13 +80,12 @@ def _silent(logger: logging.Logger) -> Iterator[None]:
         logger.disabled = before
 
 
-class _Interpreter(fx.Interpreter):
+class _Interpreter(Interpreter):
     """Runs the graph on fake tensors at one batch size, node by node, forward and backward."""
 
     def __init__(self, source: Source, traced: Trace, root: nn.Module, mode: FakeTensorMode, batch: int) -> None:
-        super().__init__(root, garbage_collect_values=False, graph=traced.graph)
-        self.extra_traceback = False  # it would rewrite the errors' messages
-        self.source, self.traced, self.batch = source, traced, batch
+        super().__init__(traced, root, keeps_values=True)
+        self.source, self.batch = source, batch
         self.runs: dict[fx.Node, _Run] = {}
         self.dispatch = AtenCalls()
         state = {**dict(root.named_parameters()), **dict(root.named_buffers())}
@@ -93,19 +94,22 @@ class _Interpreter(fx.Interpreter):
             examples = [_fake_input(leaf.example, leaf.batch_axis, batch) for leaf in source.call.leaves]
             self.run(*examples)
 
-    def run_node(self, n: fx.Node) -> Any:
-        if n.op in ("placeholder", "get_attr", "output"):
-            value = super().run_node(n)
-            self.runs[n] = _Run(leaves=tensors_in(value), value=value)
+    def leave_out(self, node: fx.Node) -> None:
+        self.runs[node] = _Run(is_left_out=True)
+
+    def run_call(self, node: fx.Node) -> Any:
+        if node.op in ("placeholder", "get_attr", "output"):
+            value = super().run_call(node)
+            self.runs[node] = _Run(leaves=tensors_in(value), value=value)
             return value
-        args, kwargs = self.fetch_args_kwargs_from_env(n)
+        args, kwargs = self.fetch_args_kwargs_from_env(node)
         try:
-            run = self.runs[n] = self._forward(n, args, kwargs)
-            run.backward_flops = self._backward_flops(n, args, kwargs, run)
+            run = self.runs[node] = self._forward(node, args, kwargs)
+            run.backward_flops = self._backward_flops(node, args, kwargs, run)
         except Exception as error:
-            place = node_source(n, self.source.root) or self.source.place
+            place = node_source(node, self.source.root) or self.source.place
             cause = f"{type(error).__name__}: {first_line(error)}"
-            what = f"{self.traced.names[n]} can't be profiled at batch {self.batch}: {cause}"
+            what = f"{self.traced.names[node]} can't be profiled at batch {self.batch}: {cause}"
             raise ProfileError(
                 place, what, "make the line work at any batch size, or say by --batch-axis where the batch is"
             ) from error
@@ -174,6 +178,7 @@ def _fake_copy(root: nn.Module, mode: FakeTensorMode) -> nn.Module:
                     else fake.requires_grad_(tensor.requires_grad)
                 )
     fake_root = copy.deepcopy(root, memo)
+    fake_root.training = True  # what only eval mode runs costs a training step nothing
     for module in fake_root.modules():
         if isinstance(module, _BatchNorm) and module.momentum is None:
             module.momentum = 0.1  # a cumulative average reads its counter's value, which a fake tensor has not
@@ -215,10 +220,12 @@ def _assembled(source: Source, traced: Trace, small: _Interpreter, large: _Inter
         read_parameters, read_buffers = _state_read(node, traced, canonical)
         per_sample, constant = _slope(run.forward_flops, large.runs[node].forward_flops, small.batch)
         memory, constant_memory = _slope(run.memory_bytes, large.runs[node].memory_bytes, small.batch)
+        is_size = not (run.leaves or run.mutated or run.is_left_out)
+        reads = tuple(dict.fromkeys(names[other] for other in node.all_input_nodes if other in names))
         op = Op(
             name=names[node],
             kind=_kind(node, traced.root),
-            inputs=tuple(dict.fromkeys(names[other] for other in node.all_input_nodes if other in names)),
+            inputs=() if is_size and _is_anyones(node, run.value, large.runs[node].value, small.batch) else reads,
             output=output,
             source=node_source(node, source.root),
             parameters=read_parameters,
@@ -230,7 +237,7 @@ def _assembled(source: Source, traced: Trace, small: _Interpreter, large: _Inter
             constant_memory_bytes=constant_memory,
             uncounted=run.uncounted,
             is_random=run.is_random,
-            is_size=not run.leaves and not run.mutated,
+            is_size=is_size,
         )
         ops.append(op)
     output_node = next(iter(reversed(traced.graph.nodes)))
@@ -254,6 +261,14 @@ def _assembled(source: Source, traced: Trace, small: _Interpreter, large: _Inter
         mutations={names[node]: run.mutated for node, run in small.runs.items() if run.mutated},
         state_storages=small.state_storages,
     )
+
+
+def _is_anyones(node: fx.Node, small: Any, large: Any, batch: int) -> bool:
+    """Whether every batched tensor at hand has this value: the device, or the size of the batch."""
+    if node.target is getattr and node.args[1] == "device":
+        return True
+    takes_size = node.target in ("size", operator.getitem, len)
+    return takes_size and type(small) is int and (small, large) == (batch, 2 * batch)
 
 
 def _slope(small: int, large: int, batch: int) -> tuple[int, int]:

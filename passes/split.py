@@ -4,21 +4,26 @@ from dataclasses import dataclass
 
 from torch import fx
 
-from stanza_compiler.passes.trace import Trace
+from stanza_compiler.errors import PlanError
+from stanza_compiler.opgraph import OpGraph
 from stanza_compiler.plan import Plan, Role
+from stanza_compiler.structure import Structure
+from stanza_compiler.traced import Trace
 
 
 @dataclass(frozen=True, slots=True)
 class Segment:
     """One run of ops: `graph` takes and gives the named values in that order.
 
-    The last segment gives nothing by name: it returns the model's own output.
+    The last segment gives nothing by name: its graph returns the values of the model's own output, whose structure
+    is `result`.
     """
 
     role: Role
     graph: fx.Graph
     takes: tuple[str, ...]
     gives: tuple[str, ...]
+    result: Structure | None = None
 
     def __str__(self) -> str:
         return f"{self.role}({', '.join(self.takes)}) -> {', '.join(self.gives) or 'output'}\n{self.graph}"
@@ -37,80 +42,132 @@ class Stages:
         return "\n\n".join(map(str, self.segments))
 
 
-def split(traced: Trace, plan: Plan, is_size: frozenset[str]) -> Stages:
+def split(traced: Trace, plan: Plan, graph: OpGraph) -> Stages:
     """Group the ops into the plan's segments and find the tensors that cross between them.
 
-    Parameters are read where they are used; ops on sizes (`is_size`) are computed anew in every segment that needs
-    their value; everything else that another segment makes crosses.
+    Parameters are read where they are used; ops on sizes are computed anew in every segment that needs their value,
+    the size of the batch and the device from a tensor that crosses anyway; everything else that another segment makes
+    crosses. Raises PlanError for a segment that needs the size of the batch but takes no batched tensor.
     """
-    runs = [(stage.role, frozenset(names)) for stage in plan.stages for names in stage.segments]
-    nodes = {name: node for node, name in traced.names.items()}
-    output = next(iter(reversed(traced.graph.nodes)))
-    needs = []
-    for index, (_, names) in enumerate(runs):
-        readers = [nodes[name] for name in nodes if name in names]
-        if index == len(runs) - 1:
-            readers.append(output)
-        needs.append(_needed(readers, names, traced, is_size))
-    segments = []
-    for index, (role, names) in enumerate(runs):
-        takes = tuple(name for name in nodes if name in needs[index])
-        later = set().union(*needs[index + 1 :])
-        gives = tuple(name for name in nodes if name in names and name in later)
-        is_last = index == len(runs) - 1
-        graph = _segment_graph(traced, nodes, names, takes, gives, output if is_last else None)
-        segments.append(Segment(role, graph, takes, gives))
-    crossing = {name for index, segment in enumerate(segments) for name in segment.takes if index}
-    assert crossing == {boundary.name for boundary in plan.boundary}, (crossing, plan.boundary)
-    return Stages(tuple(segments))
+    return _Splitter(traced, plan, graph).stages()
 
 
-def _needed(readers: list[fx.Node], own: frozenset[str], traced: Trace, is_size: frozenset[str]) -> set[str]:
-    """Names of the values that `readers` use and their segment does not make."""
-    needed: set[str] = set()
-    waiting = list(readers)
-    seen: set[fx.Node] = set(readers)
-    while waiting:
-        for argument in waiting.pop().all_input_nodes:
-            name = traced.names.get(argument)
-            if name is None or name in own:
-                continue
-            if name in is_size:
-                if argument not in seen:
+class _Splitter:
+    def __init__(self, traced: Trace, plan: Plan, graph: OpGraph) -> None:
+        self.traced, self.plan, self.place = traced, plan, graph.name
+        self.nodes = {name: node for node, name in traced.names.items()}
+        self.output = next(iter(reversed(traced.graph.nodes)))
+        self.is_size = {op.name for op in graph.ops if op.is_size}
+        self.anyones = {
+            op.name for op in graph.ops if op.is_size and not op.inputs and self.nodes[op.name].all_input_nodes
+        }
+
+    def stages(self) -> Stages:
+        runs = [(stage.role, frozenset(names)) for stage in self.plan.stages for names in stage.segments]
+        last = len(runs) - 1
+        needs = []
+        for index, (_, names) in enumerate(runs):
+            readers = [node for name, node in self.nodes.items() if name in names]
+            needs.append(self._needed([*readers, self.output] if index == last else readers, names, index))
+        segments = []
+        for index, (role, names) in enumerate(runs):
+            takes = tuple(name for name in self.nodes if name in needs[index])
+            later = set().union(*needs[index + 1 :])
+            gives = tuple(name for name in self.nodes if name in names and name in later)
+            copy = _Copy(self, names, takes, index)
+            segments.append(
+                Segment(role, copy.graph(self.output), takes, (), self.traced.result)
+                if index == last
+                else Segment(role, copy.graph([self.nodes[name] for name in gives]), takes, gives)
+            )
+        crossing = {name for index, segment in enumerate(segments) for name in segment.takes if index}
+        assert crossing == {boundary.name for boundary in self.plan.boundary}, (crossing, self.plan.boundary)
+        return Stages(tuple(segments))
+
+    def _needed(self, readers: list[fx.Node], own: frozenset[str], index: int) -> set[str]:
+        """Names of the values that `readers` use and their segment does not make."""
+        needed: set[str] = set()
+        waiting = [node for node in readers if not self.is_replaced(node, own, index)]
+        seen: set[fx.Node] = set(readers)
+        while waiting:
+            for argument in waiting.pop().all_input_nodes:
+                name = self.traced.names.get(argument)
+                if name is None or name in own:
+                    continue
+                if name not in self.is_size:
+                    needed.add(name)
+                elif argument not in seen and not self.is_replaced(argument, own, index):
                     seen.add(argument)
                     waiting.append(argument)
-            else:
-                needed.add(name)
-    return needed
+        return needed
+
+    def is_replaced(self, node: fx.Node, own: frozenset[str], index: int) -> bool:
+        """Whether a later segment takes this size or device from a tensor that it has, the maker's not being one."""
+        if index == 0 or self.traced.names.get(node) not in self.anyones:
+            return False
+        sources = list(node.all_input_nodes)
+        while sources:
+            source = sources.pop()
+            name = self.traced.names.get(source)
+            if name in self.is_size and name not in own:
+                sources += source.all_input_nodes
+            elif name is not None and name not in own:
+                return True
+        return False
+
+    def at_hand(self, takes: tuple[str, ...], *, batched: bool) -> tuple[str, int]:
+        """The first tensor among `takes`, a batched one if asked for, and its batch axis."""
+        boundary = {tensor.name: tensor for tensor in self.plan.boundary}
+        for name in takes:
+            axis = boundary[name].batch_axis if name in boundary else None
+            if not batched or axis is not None:
+                return name, axis or 0
+        raise PlanError(self.place, "the cut leaves the FC part no batched tensor", "cut elsewhere: --cut-after")
 
 
-def _segment_graph(
-    traced: Trace,
-    nodes: dict[str, fx.Node],
-    names: frozenset[str],
-    takes: tuple[str, ...],
-    gives: tuple[str, ...],
-    output: fx.Node | None,
-) -> fx.Graph:
-    graph = fx.Graph()
-    copies: dict[fx.Node, fx.Node] = {}
-    for name in takes:
-        copies[nodes[name]] = graph.placeholder(nodes[name].name)
+class _Copy:
+    """One segment's graph in the making."""
 
-    def copied(node: fx.Node) -> fx.Node:
-        if node not in copies:
+    def __init__(self, splitter: _Splitter, own: frozenset[str], takes: tuple[str, ...], index: int) -> None:
+        self.splitter, self.own, self.takes, self.index = splitter, own, takes, index
+        self.made = fx.Graph()
+        self.copies: dict[fx.Node, fx.Node] = {}
+        for name in takes:
+            node = splitter.nodes[name]
+            self.copies[node] = self.made.placeholder(node.name)
+        for name, node in splitter.nodes.items():
+            if name in own:
+                self._copied(node)
+
+    def graph(self, returns: fx.Node | list[fx.Node]) -> fx.Graph:
+        """The graph, giving what an output node or a list of nodes says."""
+        if isinstance(returns, fx.Node):
+            self.made.output(fx.map_arg(returns.args[0], self._copied))
+        else:
+            values = tuple(map(self._copied, returns))
+            self.made.output(values[0] if len(values) == 1 else values)
+        for node in reversed(self.made.nodes):
+            if not node.users and node.meta.get("op") in self.splitter.is_size:
+                self.made.erase_node(node)
+        return self.made
+
+    def _copied(self, node: fx.Node) -> fx.Node:
+        if node in self.copies:
+            return self.copies[node]
+        if self.splitter.is_replaced(node, self.own, self.index):
+            copied = self._from_what_is_at_hand(node)
+        else:
             for argument in node.all_input_nodes:
-                copied(argument)
-            copies[node] = graph.node_copy(node, lambda argument: copies[argument])
-            copies[node].meta["op"] = traced.names.get(node, "")
-        return copies[node]
+                self._copied(argument)
+            copied = self.made.node_copy(node, self.copies.__getitem__)
+        copied.meta["op"] = self.splitter.traced.names.get(node, "")
+        self.copies[node] = copied
+        return copied
 
-    for name, node in nodes.items():
-        if name in names:
-            copied(node)
-    if output is not None:
-        graph.output(fx.map_arg(output.args[0], copied))
-    else:
-        values = tuple(copied(nodes[name]) for name in gives)
-        graph.output(values[0] if len(values) == 1 else values)
-    return graph
+    def _from_what_is_at_hand(self, node: fx.Node) -> fx.Node:
+        wants_device = node.target is getattr
+        name, axis = self.splitter.at_hand(self.takes, batched=not wants_device)
+        tensor = self.copies[self.splitter.nodes[name]]
+        if wants_device:
+            return self.made.call_function(getattr, (tensor, "device"))
+        return self.made.call_method("size", (tensor, axis))

@@ -1,52 +1,32 @@
 """From a module to a graph of its calls that is equal to it."""
 
-import copy
 import itertools
 import linecache
-import math
 import random
 import traceback
+import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
 from torch import fx, nn
-from torch.utils import _pytree as pytree
 
-from stanza_compiler.call import Call
-from stanza_compiler.comparison import Observation, difference, observe, seeded
+from stanza_compiler.comparison import Observation, difference, observe, preserved, repeats_itself, seeded
 from stanza_compiler.eager_lines import first_loss
 from stanza_compiler.errors import TraceError
 from stanza_compiler.loader import RUN_IT, Source, first_line, user_code, user_line
-from stanza_compiler.sources import node_source, record_line, short_path
+from stanza_compiler.modes import Traced, follows_mode, merge
+from stanza_compiler.sources import node_source, short_path
+from stanza_compiler.trace_export import BatchError, export
+from stanza_compiler.trace_fx import symbolic_trace
+from stanza_compiler.traced import Trace, attribute, copy_sharing_parameters
 
-
-@dataclass(frozen=True, slots=True)
-class Trace:
-    """The traced model: `root` is a copy of it that shares its parameters, `graph` its calls in program order.
-
-    `names` gives each call's op name: its module path (`classifier.1`, the second call `classifier.1#2`),
-    else its fx node name.
-    """
-
-    root: nn.Module
-    graph: fx.Graph
-    names: dict[fx.Node, str]
-    front_end: str
-
-    def run(self, *args: Any, **kwargs: Any) -> Any:
-        """Call the graph as the model is called; no code is generated, so that no name can break it."""
-        leaves = [leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
-        interpreter = fx.Interpreter(self.root, graph=self.graph)
-        interpreter.extra_traceback = False  # it would rewrite the errors' messages
-        return interpreter.run(*leaves)
-
-    def __str__(self) -> str:
-        return str(self.graph)
+FrontEnd = Literal["fx", "export"]
+_TOOLS: dict[FrontEnd, str] = {"fx": "torch.fx", "export": "torch.export"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,54 +39,68 @@ class _Step:
 class _Setting:
     """Under what a model is traced; `attributes` are (module path, name, value) set beforehand."""
 
+    front_end: FrontEnd
     training: bool
     seed: int = 0
     attributes: tuple[tuple[str, str, Any], ...] = ()
 
 
-class _Tracer(fx.Tracer):
-    """symbolic_trace with torch.nn modules as leaves and the example call's own argument structure.
+@dataclass(frozen=True, slots=True)
+class _OneMode:
+    """A trace in one mode, the copy of the model that it is of, and whether random numbers were drawn meanwhile."""
 
-    Only the call's tensors become placeholders; everything else stays the value that the example gave, so that
-    defaults, keywords and containers mean what they mean in eager mode.
+    root: nn.Module
+    traced: Traced
+    drew: bool
+
+
+def trace(source: Source, *, front_end: Literal["auto", "fx", "export"] = "auto", verify: bool = True) -> Trace:
+    """Trace a copy of the model; with `verify`, believe the graph only once it equals the eager model.
+
+    `auto` takes torch.fx and, where that refuses or is not equal, torch.export. Equal means: outputs, loss and
+    gradients in train mode, outputs in eval mode, at two batch sizes. Raises TraceError with the user's line and the
+    cause.
     """
-
-    def __init__(self, call: Call) -> None:
-        super().__init__(autowrap_modules=(math,))
-        self.proxy_buffer_attributes = True
-        self.call = call
-
-    def create_node(self, *args: Any, **kwargs: Any) -> fx.Node:
-        node = super().create_node(*args, **kwargs)
-        if node.op not in ("placeholder", "output"):
-            record_line(node)
-        return node
-
-    def create_args_for_root(
-        self, root_fn: Callable[..., Any], is_module: bool, concrete_args: Any = None
-    ) -> tuple[Callable[..., Any], list[Any]]:
-        proxies = [self.create_proxy("placeholder", leaf.name, (), {}) for leaf in self.call.leaves]
-        args, kwargs = self.call.rebuild(proxies)
-
-        def called(root: nn.Module, *_: Any) -> Any:
-            return root_fn(root, *args, **kwargs)
-
-        return called, [self.root, *proxies]
-
-
-def trace(source: Source, *, front_end: str = "auto", verify: bool = True) -> Trace:
-    """Trace a copy of the model by torch.fx; with `verify`, believe it only once it equals the eager model.
-
-    Equal means: outputs, loss and gradients in train mode, outputs in eval mode, at two batch sizes. Raises TraceError
-    with the user's line and the cause.
-    """
-    if front_end == "export":
-        raise TraceError(source.place, "the torch.export front-end isn't built yet", "use --trace fx")
-    _forbid_hooks(source)
     expected = _observe_eagerly(source) if verify else []
-    setting = _Setting(source.module.training)
-    traced, drew = _traced(source, setting)
-    _forbid_frozen(source, traced, setting, drew=drew)
+    traced = _by_either(source, expected) if front_end == "auto" else _believed(source, front_end, expected)
+    if verify and not repeats_itself(source):
+        what = "a second call of forward() gives another output than the first: it keeps something in an attribute"
+        raise TraceError(source.place, what, "keep it in a buffer")
+    return traced
+
+
+def _by_either(source: Source, expected: list[tuple[_Step, Observation]]) -> Trace:
+    try:
+        return _believed(source, "fx", expected)
+    except TraceError as first:
+        try:
+            traced = _believed(source, "export", expected)
+        except TraceError as second:
+            raise _joined(first, second) from second
+        return replace(traced, why=f"{first.place}: {first.what}")
+
+
+def _joined(first: TraceError, second: TraceError) -> TraceError:
+    """What both front-ends say, in one error at the place of the first that knows a line."""
+    if ":" not in first.place and ":" in second.place:
+        first, second = second, first
+    where = "" if second.place == first.place else f" at {second.place}"
+    return TraceError(first.place, f"{first.what} ({second.what}{where})", first.remedy)
+
+
+def _believed(source: Source, front_end: FrontEnd, expected: list[tuple[_Step, Observation]]) -> Trace:
+    """The trace of both modes by one front-end, once nothing in it is frozen and it equals the eager model."""
+    if front_end == "fx":
+        _forbid_hooks(source)
+    setting = _Setting(front_end, training=True)
+    training = _traced(source, setting)
+    evaluation = _traced(source, replace(setting, training=False))
+    _forbid_random(source, setting, training, evaluation)
+    _share_attributes(training.root, evaluation)
+    merged = merge(training.traced, evaluation.traced)
+    if follows_mode(merged.graph):
+        _forbid_unsteady(source, setting, training, evaluation)
+    traced = Trace(training.root, merged.graph, _op_names(merged.graph), merged.result, front_end)
     _compare(source, traced, expected)
     return traced
 
@@ -121,26 +115,57 @@ def _forbid_hooks(source: Source) -> None:
             raise TraceError(place, "torch.fx ignores a hook on the whole model", "call it in forward()")
 
 
-def _traced(source: Source, setting: _Setting) -> tuple[Trace, bool]:
-    """One symbolic trace of a copy of the model, and whether random numbers were drawn meanwhile."""
+def _traced(source: Source, setting: _Setting) -> _OneMode:
+    """One trace of a copy of the model in one mode."""
     root = copy_sharing_parameters(source.module)
     modes = [module.training for module in root.modules()]
     root.train(setting.training)
     for path, name, value in setting.attributes:
-        setattr(root.get_submodule(path), name, value)
+        vars(root.get_submodule(path))[name] = value
     versions = {name: value._version for name, value in _held(root) if isinstance(value, torch.Tensor)}
     with seeded(setting.seed):
         before = _random_state()
         try:
-            graph = _Tracer(source.call).trace(root)
+            traced = _by_front_end(source, setting.front_end, root)
+        except TraceError:
+            raise
         except Exception as error:
-            raise _refusal(source, error) from error
+            raise _refusal(source, setting.front_end, error) from error
         drew = _random_state() != before
     for module, mode in zip(root.modules(), modes, strict=True):
         module.training = mode
     _forbid_lost_writes(source, root, versions)
-    _keep_placeholder_names(graph, source.call)
-    return Trace(root, graph, _op_names(graph), "fx"), drew
+    return _OneMode(root, traced, drew)
+
+
+def _by_front_end(source: Source, front_end: FrontEnd, root: nn.Module) -> Traced:
+    if front_end == "fx":
+        return symbolic_trace(root, source.call)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # what torch.export warns of, the comparison with the eager model decides
+        exported = export(root, source.call)
+    for name, constant in exported.constants.items():
+        setattr(root, name, constant)
+    return Traced(exported.graph, exported.result)
+
+
+def _share_attributes(root: nn.Module, other: _OneMode) -> None:
+    """Let `root` hold what the graph of another copy reads; a constant of another value gets another name."""
+    for node in other.traced.graph.nodes:
+        if node.op != "get_attr":
+            continue
+        value, name = attribute(other.root, node.target), str(node.target)
+        own = attribute(root, name) if _has(root, name) else value
+        if _changed(own, value):
+            name = f"{name.replace('.', '_')}_in_eval"
+        if not _has(root, name):
+            setattr(root, name, value)
+        node.target = name
+
+
+def _has(root: nn.Module, name: str) -> bool:
+    *path, last = name.split(".")
+    return hasattr(root.get_submodule(".".join(path)), last)
 
 
 def _random_state() -> tuple[object, ...]:
@@ -165,51 +190,85 @@ def _held(root: nn.Module) -> Iterator[tuple[str, Any]]:
             yield f"{path}.{name}" if path else name, value
 
 
-def _forbid_frozen(source: Source, traced: Trace, setting: _Setting, *, drew: bool) -> None:
-    """Raise TraceError where another mode, other random numbers or a second call would give another graph.
+def _forbid_random(source: Source, setting: _Setting, training: _OneMode, evaluation: _OneMode) -> None:
+    """Raise TraceError where other random numbers or a second call would give another graph.
 
-    fx keeps what Python made of them while tracing; small effects would pass a comparison.
+    Tracing keeps what Python made of them; small effects would pass a comparison.
     """
-    second_call = replace(setting, attributes=_changed_attributes(source.module, traced.root))
-    if not drew and not _first_difference(source, traced, replace(second_call, training=not setting.training)):
-        return
-    layer = "use a torch.nn module such as nn.Dropout"
-    seeds = [replace(setting, seed=seed) for seed in range(1, 9)] if drew else []
-    causes = [
-        *((other, "random numbers that forward() draws", layer) for other in seeds),
-        (setting, "what differs from call to call, such as the time", "make it an input"),
-        (second_call, "an attribute that forward() changes", "keep it in a buffer"),
-        (replace(setting, training=not setting.training), "the train or eval mode it was traced in", layer),
-    ]
-    places = ((_first_difference(source, traced, other), what, remedy) for other, what, remedy in causes)
-    place, what, remedy = next((found for found in places if found[0]), (source.place, *causes[0][1:]))
-    raise TraceError(place, f"torch.fx freezes {what}", remedy)
+    tool = _TOOLS[setting.front_end]
+    layer = "use torch's random functions" if tool == "torch.export" else "use a torch.nn module such as nn.Dropout"
+    for one in (training, evaluation):
+        mode = replace(setting, training=one is training)
+        for seed in range(1, 9) if one.drew else ():
+            if place := _first_difference(source, one, replace(mode, seed=seed)):
+                raise TraceError(place, f"{tool} freezes random numbers that forward() draws", layer)
+        if one.drew:
+            _forbid_unsteady(source, setting, training, evaluation)
+            raise TraceError(source.place, f"{tool} freezes random numbers that forward() draws", layer)
+        attributes = _changed_attributes(source, setting.front_end, one)
+        if attributes and (place := _first_difference(source, one, replace(mode, attributes=attributes))):
+            what = f"{tool} freezes an attribute that forward() changes"
+            raise TraceError(place, what, "keep it in a buffer")
 
 
-def _changed_attributes(before: nn.Module, after: nn.Module) -> tuple[tuple[str, str, Any], ...]:
-    """(module path, name, new value) of the plain attributes that one call of forward() changes."""
+def _forbid_unsteady(source: Source, setting: _Setting, training: _OneMode, evaluation: _OneMode) -> None:
+    """Raise TraceError where tracing a mode once more gives another graph."""
+    for one in (training, evaluation):
+        if place := _first_difference(source, one, replace(setting, training=one is training)):
+            what = f"{_TOOLS[setting.front_end]} freezes what differs from call to call, such as the time"
+            raise TraceError(place, what, "make it an input")
+
+
+def _changed_attributes(source: Source, front_end: FrontEnd, one: _OneMode) -> tuple[tuple[str, str, Any], ...]:
+    """(module path, name, new value) of the plain attributes that one call of forward() changes.
+
+    torch.export undoes such changes: there a call without tracing shows them.
+    """
+    if front_end == "fx":  # tensors that fx keeps for itself are no change, those of forward() are refused by now
+        return tuple(change for change in _changes(source.module, one.root) if not isinstance(change[2], torch.Tensor))
+    root = copy_sharing_parameters(source.module)
+    if any(parameter.is_meta for parameter in root.parameters()):
+        return ()
+    args, kwargs = source.call.arguments()
+    with preserved(root), seeded(0), torch.no_grad():
+        root(*args, **kwargs)
+        return _changes(source.module, root)
+
+
+def _changes(before: nn.Module, after: nn.Module) -> tuple[tuple[str, str, Any], ...]:
     return tuple(
         (path, name, value)
         for path, module in before.named_modules()
         for name, value in vars(after.get_submodule(path)).items()
-        if isinstance(value, bool | int | float | str) and vars(module).get(name) != value
+        if name != "training" and _differs(vars(module).get(name), value)
     )
 
 
-def _first_difference(source: Source, traced: Trace, setting: _Setting) -> str:
+def _differs(before: Any, after: Any) -> bool:
+    """Whether a plain attribute, a number, text or tensor, is another one after a call."""
+    if isinstance(after, torch.Tensor):
+        return after is not before and not (isinstance(before, torch.Tensor) and _equal(before, after))
+    return isinstance(after, bool | int | float | str) and before != after
+
+
+def _equal(one: torch.Tensor, other: torch.Tensor) -> bool:
+    return one.shape == other.shape and torch.equal(one, other)
+
+
+def _first_difference(source: Source, one: _OneMode, setting: _Setting) -> str:
     """The user's line where a trace in another setting leaves the graph; empty when it is the same graph."""
-    other, _ = _traced(source, setting)
-    for node, twin in itertools.zip_longest(traced.graph.nodes, other.graph.nodes):
+    other = _traced(source, setting)
+    graph, twins = one.traced.graph, other.traced.graph
+    for node, twin in itertools.zip_longest(graph.nodes, twins.nodes):
         if (
             node is None
             or twin is None
             or _calls(node) != _calls(twin)
             or (
-                node.op == "get_attr"
-                and _changed(attribute(traced.root, node.target), attribute(other.root, twin.target))
+                node.op == "get_attr" and _changed(attribute(one.root, node.target), attribute(other.root, twin.target))
             )
         ):
-            return _odd_line(source, (node, traced.graph), (twin, other.graph))
+            return _odd_line(source, (node, graph), (twin, twins))
     return ""
 
 
@@ -228,19 +287,7 @@ def _calls(node: fx.Node) -> tuple[object, ...]:
 
 
 def _changed(one: Any, other: Any) -> bool:
-    return isinstance(one, torch.Tensor) and one is not other and not torch.equal(one, other)
-
-
-def attribute(root: nn.Module, target: object) -> Any:
-    """What a get_attr node's dotted target reaches."""
-    *path, last = str(target).split(".")
-    return getattr(root.get_submodule(".".join(path)), last)
-
-
-def copy_sharing_parameters(module: nn.Module) -> nn.Module:
-    """A deep copy with modules and buffers of its own but the same parameters."""
-    memo = {id(parameter): parameter for parameter in module.parameters()}
-    return copy.deepcopy(module, memo)
+    return isinstance(one, torch.Tensor) and one is not other and not _equal(one, other)
 
 
 def _observe_eagerly(source: Source) -> list[tuple[_Step, Observation]]:
@@ -265,9 +312,11 @@ def _ran(function: Callable[..., Any] | None, error: Exception) -> bool:
     return any(frame.f_code is code for frame, _ in traceback.walk_tb(error.__traceback__))
 
 
-def _refusal(source: Source, error: Exception) -> TraceError:
+def _refusal(source: Source, front_end: FrontEnd, error: Exception) -> TraceError:
     place = user_line(error, source.root) or _any_line(error) or source.place
     first = first_line(error)
+    if front_end == "export":
+        return _export_refusal(source, place, error)
     cause = first.partition(". See the torch.fx docs")[0].partition(". This can be attempted")[0]
     if "inputs to control flow" in first:
         cause = f"the branch `{_code_at(source, place)}` depends on a tensor or its size"
@@ -277,6 +326,17 @@ def _refusal(source: Source, error: Exception) -> TraceError:
     else:
         remedy = "rewrite that line in torch operations"
     return TraceError(place, f"torch.fx can't trace this: {cause}", remedy)
+
+
+def _export_refusal(source: Source, place: str, error: Exception) -> TraceError:
+    cause = f"torch.export can't trace this: {type(error).__name__}: {first_line(error)}"
+    remedy = "rewrite that line in torch operations"
+    if isinstance(error, BatchError):
+        cause, remedy = f"torch.export: {error}", "let forward() treat every batch size alike"
+    elif "data-dependent" in str(error):
+        cause = f"torch.export: the branch `{_code_at(source, place)}` depends on a tensor's values"
+        remedy = "use torch.where, or decide it outside forward()"
+    return TraceError(place, cause, remedy)
 
 
 def _any_line(error: Exception) -> str:
@@ -292,12 +352,6 @@ def _code_at(source: Source, place: str) -> str:
     file, _, line = place.rpartition(":")
     text = linecache.getline(str(source.root / file), int(line)) if line.isdigit() else ""
     return text.strip().removesuffix(":") or place
-
-
-def _keep_placeholder_names(graph: fx.Graph, call: Call) -> None:
-    """fx may rename a placeholder that looks like a builtin; generated code calls it as the call does."""
-    for node, leaf in zip([node for node in graph.nodes if node.op == "placeholder"], call.leaves, strict=True):
-        node.target = leaf.name
 
 
 def _op_names(graph: fx.Graph) -> dict[fx.Node, str]:
@@ -317,17 +371,19 @@ def _op_names(graph: fx.Graph) -> dict[fx.Node, str]:
 
 def _compare(source: Source, traced: Trace, expected: list[tuple[_Step, Observation]]) -> None:
     """Raise TraceError unless the graph equals the eager model."""
+    tool = _TOOLS[traced.front_end]
     for step, observation in expected:
         mode = f"at batch {step.batch} in {'train' if step.training else 'eval'} mode"
         try:
             actual = observe(traced.root, source, batch=step.batch, training=step.training, run=traced.run)
         except Exception as error:
-            what = f"the graph traced by torch.fx fails {mode}: {type(error).__name__}: {first_line(error)}"
+            what = f"the graph traced by {tool} fails {mode}: {type(error).__name__}: {first_line(error)}"
             raise TraceError(
                 user_line(error, source.root) or source.place, what, "rewrite that line in torch functions"
             ) from error
         first = difference(observation, actual).first
         if first:
-            loss = first_loss(source, {node_source(node, source.root) for node in traced.names} - {""})
-            place, cause = (loss.line, loss.cause) if loss else (source.place, "the graph of torch.fx is not the model")
+            lines = {node_source(node, source.root) for node in traced.names} - {""}
+            loss = first_loss(source, tool, lines)
+            place, cause = (loss.line, loss.cause) if loss else (source.place, f"the graph of {tool} is not the model")
             raise TraceError(place, f"{cause}: {mode} {first}", "rewrite it in torch functions that act on every call")

@@ -48,6 +48,11 @@ class Call:
         sizes = (leaf.example.shape[leaf.batch_axis] for leaf in self.leaves if leaf.batch_axis is not None)
         return int(next(iter(sizes), 1))
 
+    def tensors(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[torch.Tensor]:
+        """The tensors of a call's arguments, one per leaf."""
+        flat = pytree.tree_leaves((tuple(args), dict(kwargs)))
+        return [value for value in flat if isinstance(value, torch.Tensor)]
+
     def arguments(self, batch: int | None = None) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Fresh (args, kwargs) of the example, its items repeated or cut to `batch` of them."""
         return self.rebuild([_resized(leaf, batch or self.batch_size) for leaf in self.leaves])

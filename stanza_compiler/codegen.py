@@ -49,6 +49,7 @@ class StageFile:
     imports: tuple[str, ...]
     state: tuple[str, ...]
     methods: tuple[Method, ...]
+    has_record: bool
 
 
 def stage_file(role: Role, stages: Stages, tree: StateTree, graph: OpGraph, source: Source) -> StageFile:
@@ -58,7 +59,13 @@ def stage_file(role: Role, stages: Stages, tree: StateTree, graph: OpGraph, sour
     methods, imports = [], ["import torch", "from torch import nn"]
     for segment in segments:
         flat = _with_sequences(segment.graph, tree)
-        written = body(flat, access=tree.access, source=lambda node: node_source(node, source.root), is_size=is_size)
+        written = body(
+            flat,
+            access=tree.access,
+            source=lambda node: node_source(node, source.root),
+            is_size=is_size,
+            result=segment.result,
+        )
         imports += written.imports
         name = "forward" if len(segments) == 1 else f"segment_{stages.segments.index(segment)}"
         methods.append(_method(name, segment, written, graph))
@@ -75,6 +82,7 @@ def stage_file(role: Role, stages: Stages, tree: StateTree, graph: OpGraph, sour
         imports=sorted_imports(imports),
         state=tuple(state),
         methods=tuple(methods),
+        has_record=bool(re.search(r"\bRecord\(", code)),
     )
 
 

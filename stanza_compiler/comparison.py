@@ -95,6 +95,29 @@ def observe(
         )
 
 
+def repeats_itself(source: Source) -> bool:
+    """Whether a second training forward, on the same buffers and random numbers, gives the same output."""
+    module = source.module
+    with preserved(module), torch.enable_grad():
+        module.train()
+        outputs = []
+        for _ in range(2):
+            kept = {name: buffer.detach().clone() for name, buffer in module.named_buffers()}
+            args, kwargs = source.call.arguments()
+            with seeded(SEED):
+                outputs.append([tensor.detach().clone() for tensor in tensors_of(module(*args, **kwargs))])
+            with torch.no_grad():
+                for name, buffer in module.named_buffers():
+                    if name in kept:
+                        buffer.copy_(kept[name])
+    first, second = outputs
+    return len(first) == len(second) and all(map(_same, first, second))
+
+
+def _same(one: torch.Tensor, other: torch.Tensor) -> bool:
+    return one.shape == other.shape and torch.allclose(one, other, equal_nan=True)
+
+
 def resized_targets(targets: Any, batch: int) -> Any:
     """The example's targets, repeated or cut along axis 0 to `batch` items."""
 

@@ -79,8 +79,9 @@ def _compile(options: Options, source: Source, out: Path, run: _Timer) -> Compil
     coupled = coupling(source, traced, graph) if options.verify else Coupling(notes=(_UNTESTED,))
     rules = run.tell("legality", legality(profiled, traced.root, coupled))
     plan = run.tell("partition", partition(graph, rules, options.cluster, options.request))
-    is_size = frozenset(op.name for op in graph.ops if op.is_size)
-    stages = run.tell("split", split(traced, plan, is_size))
+    if traced.why:
+        plan = dataclasses.replace(plan, notes=(f"traced by torch.export, because {traced.why}", *plan.notes))
+    stages = run.tell("split", split(traced, plan, graph))
     plan = dataclasses.replace(
         plan,
         source=source.basename,

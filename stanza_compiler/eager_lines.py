@@ -1,4 +1,4 @@
-"""What torch.fx lost of the user's code, found on the lines that call torch when the model runs by itself."""
+"""What a front-end lost of the user's code, found on the lines that call torch when the model runs by itself."""
 
 import sys
 from dataclasses import dataclass
@@ -31,7 +31,7 @@ class _Line:
     has_autocast: bool
 
 
-def first_loss(source: Source, traced: set[str]) -> Loss | None:
+def first_loss(source: Source, tool: str, traced: set[str]) -> Loss | None:
     """The first line of the eager training forward that a graph with nodes from the lines `traced` can't stand for."""
     recorder = _Recorder(source.root)
     with preserved(source.module), seeded(SEED), torch.enable_grad():
@@ -42,14 +42,14 @@ def first_loss(source: Source, traced: set[str]) -> Loss | None:
     places = {line.place for line in recorder.lines}
     for line in recorder.lines:
         if not line.has_gradients:
-            return Loss(line.place, "torch.fx drops the torch.no_grad region or autograd.Function around this line")
+            return Loss(line.place, f"{tool} drops the torch.no_grad region or autograd.Function around this line")
         if line.has_autocast:
-            return Loss(line.place, "torch.fx drops the autocast region around this line")
+            return Loss(line.place, f"{tool} drops the autocast region around this line")
     for line in recorder.lines:
         if line.place not in traced:
-            return Loss(line.place, "this line runs, but not while torch.fx traces (a branch on a type?)")
+            return Loss(line.place, f"this line runs, but not while {tool} traces (a branch on a type?)")
     for place in sorted(traced - places):
-        return Loss(place, "this line runs only while torch.fx traces (a branch on a type?)")
+        return Loss(place, f"this line runs only while {tool} traces (a branch on a type?)")
     return None
 
 

@@ -14,6 +14,8 @@ from torch import fx
 
 from stanza_compiler.constructors import quoted
 from stanza_compiler.errors import EmitError
+from stanza_compiler.structure import ByMode, Fixed, Slot, Structure
+from stanza_compiler.traced import Autocast, Gradients, Mode, Region, choose, regions
 
 _BINARY = {
     "add": "+", "sub": "-", "mul": "*", "truediv": "/", "floordiv": "//", "mod": "%", "pow": "**", "matmul": "@",
@@ -58,20 +60,27 @@ def body(
     access: Callable[[str], str],
     source: Callable[[fx.Node], str],
     is_size: frozenset[str],
+    result: Structure | None = None,
 ) -> Body:
     """Write `graph` as a person would: a value takes over the name of the one that dies in making it.
 
-    `access` turns a module, parameter or buffer path into an expression, `source` a node into its source line.
+    `access` turns a module, parameter or buffer path into an expression, `source` a node into its source line;
+    `result` is the structure in which the last segment returns its values.
     Raises EmitError for a function that no import reaches and for a value that has no literal.
     """
-    return _Writer(graph, access, source, is_size).body()
+    return _Writer(graph, access, source, is_size, result).body()
 
 
 class _Writer:
     def __init__(
-        self, graph: fx.Graph, access: Callable[[str], str], source: Callable[[fx.Node], str], is_size: frozenset[str]
+        self,
+        graph: fx.Graph,
+        access: Callable[[str], str],
+        source: Callable[[fx.Node], str],
+        is_size: frozenset[str],
+        result: Structure | None,
     ) -> None:
-        self.nodes = list(graph.nodes)
+        self.nodes, self.result = list(graph.nodes), result
         self.access, self.source, self.is_size = access, source, is_size
         self.imports: dict[str, None] = {}
         self.inlined = self._inlined()
@@ -79,20 +88,59 @@ class _Writer:
 
     def body(self) -> Body:
         lines: list[Line] = []
+        inside: tuple[Region, ...] = ()
         for node in self.nodes:
             if node.op in ("placeholder", "get_attr") or node in self.inlined:
                 continue
             if node.op == "output":
-                returned = self._text(node.args[0], top=True)
-                last = lines[-1] if lines else Line("", "")
-                if last.code.startswith(f"{returned} = "):
-                    lines[-1] = Line(f"return {last.code.removeprefix(f'{returned} = ')}", last.source)
-                else:
-                    lines.append(Line(f"return {returned}", ""))
-            else:
-                lines.append(Line(self._statement(node), self.source(node)))
+                lines += self._return(node, lines)
+                continue
+            if regions(node) != inside:
+                lines += _entering(inside, regions(node))
+                inside = regions(node)
+            lines.append(Line("    " * len(inside) + self._statement(node), self.source(node)))
         parameters = tuple(self.variables[node] for node in self.nodes if node.op == "placeholder")
         return Body(parameters, tuple(lines), tuple(self.imports))
+
+    def _return(self, output: fx.Node, lines: list[Line]) -> list[Line]:
+        """The statements that return; the last of `lines` is taken back where it can itself return."""
+        values = output.args[0]
+        if self.result is None:
+            texts = [self._text(values, top=True)]
+        else:
+            assert isinstance(values, tuple)
+            texts = [self._built(result, values) for result in _by_mode(self.result)]
+        if len(texts) == 2:
+            return [Line("if self.training:", ""), Line(f"    return {texts[0]}", ""), Line(f"return {texts[1]}", "")]
+        last = lines[-1] if lines else Line("", "")
+        if last.code.startswith(f"{texts[0]} = "):
+            lines.pop()
+            return [Line(f"return {last.code.removeprefix(f'{texts[0]} = ')}", last.source)]
+        return [Line(f"return {texts[0]}", "")]
+
+    def _built(self, result: Structure, values: tuple[Any, ...]) -> str:
+        """The expression for a structure that holds `values`."""
+        match result:
+            case Slot(index):
+                return self._text(values[index], top=True)
+            case Fixed(value):
+                return self._text(value, top=True)
+            case ByMode():
+                raise AssertionError("modes differ at the top alone")
+        texts = [self._built(child, values) for child in result.children]
+        if issubclass(result.kind, dict):
+            pairs = ", ".join(
+                f"{self._text(key, top=True)}: {text}" for key, text in zip(result.names, texts, strict=True)
+            )
+            if result.kind is dict:
+                return f"{{{pairs}}}"
+            return f"{'Record' if result.is_record else self._class(result.kind)}({{{pairs}}})"
+        if result.names:
+            fields = ", ".join(f"{name}={text}" for name, text in zip(result.names, texts, strict=True))
+            return f"{self._class(result.kind)}({fields})"
+        if result.kind is list:
+            return f"[{', '.join(texts)}]"
+        return f"({', '.join(texts)}{',' if len(texts) == 1 else ''})"
 
     # Names
 
@@ -133,8 +181,9 @@ class _Writer:
                 if node.meta.get("op") in self.is_size
                 else [
                     argument
-                    for argument in self._arguments(node)
-                    if last_use[argument] is node
+                    for argument in node.all_input_nodes
+                    if argument not in self.inlined
+                    and last_use[argument] is node
                     and argument.op != "get_attr"
                     and argument.meta.get("op") not in self.is_size
                 ]
@@ -179,6 +228,9 @@ class _Writer:
             return f"{self._text(base)}.{node.target}({self._call_arguments(tuple(rest), node.kwargs)})"
         target: Any = node.target
         name = getattr(target, "__name__", "")
+        if target is choose:
+            flag, here, there = (self._text(argument) for argument in node.args)
+            return f"{here} if {flag} else {there}"
         if target is getattr and isinstance(node.args[1], str) and node.args[1].isidentifier():
             return f"{self._text(node.args[0])}.{node.args[1]}"
         if getattr(operator, name, None) is target and not node.kwargs:
@@ -229,7 +281,9 @@ class _Writer:
                 return self.access(str(value.target))
             case fx.Node() if value in self.inlined:
                 text = self._expression(value)
-                return text if top or " " not in text.partition("(")[0] else f"({text})"
+                return (
+                    text if (top and value.target is not choose) or " " not in text.partition("(")[0] else f"({text})"
+                )
             case fx.Node():
                 return self.variables[value]
             case str():
@@ -282,6 +336,28 @@ class _Writer:
         outer = kind.__qualname__.partition(".")[0]
         self.imports[f"from {kind.__module__} import {outer}"] = None
         return kind.__qualname__
+
+
+def _by_mode(result: Structure) -> tuple[Structure, ...]:
+    return (result.training, result.evaluation) if isinstance(result, ByMode) else (result,)
+
+
+def _entering(before: tuple[Region, ...], now: tuple[Region, ...]) -> list[Line]:
+    """The lines that open the blocks of `now` that don't stand open in `before`."""
+    shared = 0
+    while shared < min(len(before), len(now)) and before[shared] == now[shared]:
+        shared += 1
+    return [Line("    " * depth + _opening(now[depth]), "") for depth in range(shared, len(now))]
+
+
+def _opening(region: Region) -> str:
+    match region:
+        case Mode(training):
+            return "if self.training:" if training else "if not self.training:"
+        case Gradients(enabled):
+            return "with torch.enable_grad():" if enabled else "with torch.no_grad():"
+        case Autocast(device_type, dtype, enabled):
+            return f"with torch.autocast({quoted(device_type)}, {dtype}{'' if enabled else ', enabled=False'}):"
 
 
 def _namespace(function: Any) -> tuple[str, str] | None:

@@ -26,6 +26,13 @@ def record_line(node: fx.Node) -> None:
         frame = frame.f_back
 
 
+def record_frames(node: fx.Node, frames: list[tuple[str, int]]) -> None:
+    """Note the innermost of (file, line) `frames`, outermost first, that is not torch's."""
+    own = [(file, line) for file, line in frames if os.path.isabs(file) and not file.startswith(_TORCH)]
+    if own:
+        node.meta[_LINE] = own[-1]
+
+
 def node_source(node: fx.Node, root: Path) -> str:
     """`model.py:41`, the line that made the node; empty when none was recorded.
 

@@ -45,28 +45,28 @@ def plainly(h: torch.Tensor) -> torch.Tensor:
 
 
 def test_a_graph_with_a_node_for_every_line_has_lost_nothing() -> None:
-    assert first_loss(source_of(Calling(plainly), X), {FORWARD, place("plain")}) is None
+    assert first_loss(source_of(Calling(plainly), X), "torch.fx", {FORWARD, place("plain")}) is None
 
 
 def test_a_line_that_runs_without_gradients_is_found() -> None:
-    loss = first_loss(source_of(Calling(without_gradients), X), {FORWARD, place("no gradients here")})
+    loss = first_loss(source_of(Calling(without_gradients), X), "torch.fx", {FORWARD, place("no gradients here")})
     assert loss is not None
     assert loss.line == place("no gradients here")
     assert "torch.no_grad" in loss.cause
 
 
 def test_a_line_that_runs_under_autocast_is_found() -> None:
-    loss = first_loss(source_of(Calling(in_half_precision), X), {FORWARD, place("half precision here")})
+    loss = first_loss(source_of(Calling(in_half_precision), X), "torch.fx", {FORWARD, place("half precision here")})
     assert loss is not None
     assert loss.line == place("half precision here")
     assert "autocast" in loss.cause
 
 
 def test_a_line_that_only_one_of_the_two_runs_is_found() -> None:
-    lost = first_loss(source_of(Calling(plainly), X), {FORWARD})
+    lost = first_loss(source_of(Calling(plainly), X), "torch.fx", {FORWARD})
     assert lost is not None
     assert lost.line == place("plain")
-    invented = first_loss(source_of(Calling(plainly), X), {FORWARD, place("plain"), "model.py:3"})
+    invented = first_loss(source_of(Calling(plainly), X), "torch.fx", {FORWARD, place("plain"), "model.py:3"})
     assert invented is not None
     assert invented.line == "model.py:3"
 
@@ -74,6 +74,6 @@ def test_a_line_that_only_one_of_the_two_runs_is_found() -> None:
 def test_the_model_and_the_random_numbers_are_as_before() -> None:
     model = Calling(torch.nn.functional.dropout).eval()
     state = torch.random.get_rng_state()
-    first_loss(source_of(model, X), set())
+    first_loss(source_of(model, X), "torch.fx", set())
     assert not model.training
     assert torch.equal(torch.random.get_rng_state(), state)

@@ -49,14 +49,13 @@ def split_after(cut: str, folder: Path) -> Stages:
         profiled = profile(source, traced)
         rules = legality(profiled, traced.root, Coupling())
         plan = partition(profiled.graph, rules, Cluster(), Request(strategy="separate", cut_after=cut))
-        return split(traced, plan, frozenset(op.name for op in profiled.graph.ops if op.is_size))
+        return split(traced, plan, profiled.graph)
 
 
 def test_late_inputs_early_outputs_and_the_cut_tensor_cross(tmp_path: Path) -> None:
     conv, fc = split_after("reshape", tmp_path).segments
     assert (conv.role, conv.takes) == ("conv", ("x",))
-    # x crosses for its size alone, which the last view reads.
-    assert fc.takes == ("x", "late", *conv.gives)
+    assert fc.takes == ("late", *conv.gives)  # the last view takes the size of the batch from what is there
     assert "reshape" in conv.gives
     assert any(node.name == "mean" for segment in (conv, fc) for node in segment.graph.nodes)
 
@@ -88,7 +87,7 @@ def test_one_segment_holds_the_whole_model(tmp_path: Path) -> None:
         profiled = profile(source, traced)
         rules = legality(profiled, traced.root, Coupling())
         plan = partition(profiled.graph, rules, Cluster(), Request(strategy="data-parallel"))
-        stages = split(traced, plan, frozenset(op.name for op in profiled.graph.ops if op.is_size))
+        stages = split(traced, plan, profiled.graph)
     assert [(segment.role, segment.takes, segment.gives) for segment in stages.segments] == [
         ("model", ("x", "late"), ())
     ]
