@@ -2,12 +2,13 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
+ZOO_INSTALLED := $(VENV)/.zoo-installed
 DEMO := alexnet_stanza
 
 # Several ranks, or test workers, share this machine's cores.
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: install demo test check check-all
+.PHONY: install demo test check check-all zoo
 
 install: $(INSTALLED)
 
@@ -32,5 +33,15 @@ check: $(INSTALLED)
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 
-check-all: check test
+$(ZOO_INSTALLED): $(INSTALLED)
+	$(BIN)/python -m pip install --disable-pip-version-check --quiet --editable '.[test,zoo]'
+	touch $@
+
+# Whole families of models, each compiled and held against the uncut one: hours.
+zoo: $(ZOO_INSTALLED)
+	$(BIN)/python -m benchmarks.zoo --family transformers
+	$(BIN)/python -m benchmarks.zoo --family timm
+	$(BIN)/python -m benchmarks.zoo --family torchvision
+
+check-all: check test zoo
 	$(BIN)/python -m pytest -n 2 -m slow

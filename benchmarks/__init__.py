@@ -1,0 +1,1 @@
+"""What is measured outside of the tests: `python -m benchmarks.zoo --help`."""
