@@ -11,11 +11,10 @@ from typing import Any
 import torch
 from torch import fx, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils import _pytree as pytree
 
-from stanza_compiler.aten_calls import AtenCalls, tensors_in
+from stanza_compiler.aten_calls import AtenCalls, plain_attention, tensors_in
 from stanza_compiler.errors import ProfileError
 from stanza_compiler.loader import Source, first_line
 from stanza_compiler.opgraph import Op, OpGraph, Parameter, Value
@@ -90,7 +89,7 @@ class _Interpreter(Interpreter):
         self.dispatch = AtenCalls()
         state = {**dict(root.named_parameters()), **dict(root.named_buffers())}
         self.state_storages = {storage_id(tensor): name for name, tensor in state.items()}
-        with torch.random.fork_rng(), mode, sdpa_kernel(SDPBackend.MATH), self.dispatch, torch.enable_grad():
+        with torch.random.fork_rng(), mode, plain_attention(), self.dispatch, torch.enable_grad():
             examples = [_fake_input(leaf.example, leaf.batch_axis, batch) for leaf in source.call.leaves]
             self.run(*examples)
 

@@ -1,21 +1,45 @@
 """What a stretch of code does in aten calls: FLOPs, writes, random numbers."""
 
+import contextlib
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
 import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils.flop_counter import flop_registry
 
-# aten ops that multiply and add but that torch.utils.flop_counter has no formula for.
+from stanza_compiler.flop_formulas import formula_of
+
+# aten ops that multiply and add, should they have no formula.
 _COMPUTE = re.compile(
-    r"^(?!_thnn_fused).*(lstm|gru|rnn|attention|_fft|linalg_(?!vector_norm|check_errors)|cdist|cholesky|svd|trilinear|conv(olution)?)"
-    r"|(^|_)(add|badd|v)?b?(mm|mv|dot)(_|$)"
+    r"lstm|gru|rnn(?!_flatten_weight)|attention|attn|_fft_[rc]2[rc]|linalg_(?!vector_norm|_powsum|cross|check_errors)"
+    r"|[cp]dist|cholesky|geqrf|ormqr|triangular_solve|matmul|conv(?!ert)"
+    r"|(^|_)s{0,2}(add|badd|v)?b?(mm|mv|dot|linear)(_|$)"
 )
+_ELEMENTWISE = re.compile(
+    "_thnn_fused|backward"
+)  # gates of a recurrent cell; what a gradient costs shows by its own ops
+# Whose ops are told by their names; an op of another library is a black box.
+_KNOWN_LIBRARIES = ("aten", "prim", "prims", "profiler", "torchvision")
+
+
+@contextlib.contextmanager
+def plain_attention() -> Iterator[None]:
+    """Attention by its matrix products, which every device has, for what gradients need alone.
+
+    Fused inference layers would also make nested tensors of padded ones, which hold no sizes.
+    """
+    before = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        with sdpa_kernel(SDPBackend.MATH):
+            yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(before)
 
 
 class AtenCalls(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leaves __init_subclass__ untyped
@@ -23,6 +47,8 @@ class AtenCalls(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch le
 
     It is FlopCounterMode without the module hierarchy, which costs more than everything else here.
     """
+
+    supports_higher_order_operators = True
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # torch leaves it untyped
@@ -37,6 +63,11 @@ class AtenCalls(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch le
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         facts = _facts(func)
+        if facts.is_composite:
+            with self:
+                value = func.decompose(*args, **kwargs)
+            if value is not NotImplemented:
+                return value
         for index, name in facts.written:
             self.mutated += tensors_in(args[index] if index < len(args) else kwargs.get(name))
         if facts.uncounted:
@@ -50,19 +81,25 @@ class AtenCalls(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch le
 
 @dataclass(frozen=True, slots=True)
 class _Facts:
-    """What an aten op's schema says: the arguments it writes to, by index and name, and how its FLOPs are counted."""
+    """What is known of an op beforehand.
 
-    written: tuple[tuple[int, str], ...]
-    is_random: bool
-    flops: Callable[..., int] | None
-    uncounted: str
+    `written` are the arguments it writes to, by index and name; `flops` is its formula; `uncounted` its name when it
+    computes and has none. `is_composite` tells that it consists of other ops, as it shows in inference mode alone.
+    """
+
+    written: tuple[tuple[int, str], ...] = ()
+    is_random: bool = False
+    flops: Callable[..., int] | None = None
+    uncounted: str = ""
+    is_composite: bool = False
 
 
 @cache
 def _facts(func: Any) -> _Facts:
-    name = func.overloadpacket.__name__
-    flops = flop_registry.get(func.overloadpacket)
-    computes = flops is None and _COMPUTE.search(name) and "backward" not in name
+    flops = formula_of(func)
+    if isinstance(func, torch._ops.HigherOrderOperator):
+        return _Facts(flops=flops, uncounted="" if flops else str(func))
+    library, name = func.namespace, func.overloadpacket.__name__
     return _Facts(
         written=tuple(
             (index, argument.name)
@@ -72,8 +109,18 @@ def _facts(func: Any) -> _Facts:
         ),
         is_random=torch.Tag.nondeterministic_seeded in func.tags,
         flops=flops,
-        uncounted=name if computes else "",
+        uncounted="" if flops else _computes(library, name),
+        is_composite=flops is None
+        and library == "aten"
+        and torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "CompositeImplicitAutograd"),
     )
+
+
+def _computes(library: str, name: str) -> str:
+    """The op's name when it multiplies and adds, or may, as far as the name tells; else nothing."""
+    if library not in _KNOWN_LIBRARIES:
+        return f"{library}::{name}"
+    return name if _COMPUTE.search(name) and not _ELEMENTWISE.search(name) else ""
 
 
 def tensors_in(value: Any) -> list[torch.Tensor]:

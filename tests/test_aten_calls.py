@@ -1,13 +1,16 @@
 """What is noted of the aten calls that run."""
 
+import copy
 from collections.abc import Callable
 
 import pytest
 import torch
 import torch.nn.functional as F
+from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils.flop_counter import FlopCounterMode
 
-from stanza_compiler.aten_calls import AtenCalls, tensors_in
+from stanza_compiler.aten_calls import AtenCalls, plain_attention, tensors_in
 
 MATRIX, VECTOR = torch.eye(4), torch.ones(4)
 
@@ -40,20 +43,57 @@ def test_flops_are_those_of_torchs_own_counter(function: Callable[[], object]) -
 @pytest.mark.parametrize(
     ("function", "names"),
     [
-        (lambda: MATRIX @ VECTOR, ["mv"]),
-        (lambda: VECTOR @ VECTOR, ["dot"]),
-        (lambda: torch.vdot(VECTOR, VECTOR), ["vdot"]),
-        (lambda: torch.addmv(VECTOR, MATRIX, VECTOR), ["addmv"]),
-        (lambda: torch.eye(4).addmm_(MATRIX, MATRIX), ["addmm_"]),
-        (lambda: torch.addbmm(MATRIX, MATRIX[None], MATRIX[None]), ["addbmm"]),
         (lambda: torch.linalg.cholesky(MATRIX), ["linalg_cholesky_ex"]),
-        (lambda: torch.fft.fft(VECTOR), ["_fft_r2c"]),
+        (lambda: torch.linalg.solve(MATRIX, VECTOR), ["_linalg_solve_ex"]),
+        (lambda: torch.fft.irfft(torch.fft.fft(VECTOR)), ["_fft_r2c", "_fft_c2r"]),
+        (lambda: torch.fft.fftfreq(4), []),
+        (lambda: F.interpolate(torch.ones(1, 1, 2, 2, 2), scale_factor=2, mode="trilinear"), []),
+        (lambda: torch.linalg.cross(torch.ones(3), torch.ones(3)), []),
+        (lambda: nn.LSTMCell(3, 4)(torch.ones(2, 3)), []),
+        (lambda: MATRIX @ VECTOR, []),
         (lambda: MATRIX @ MATRIX, []),
         (lambda: MATRIX.norm() + MATRIX.softmax(0).sum(), []),
     ],
 )
 def test_what_multiplies_without_a_formula_is_named(function: Callable[[], object], names: list[str]) -> None:
     assert noted(function).uncounted == names
+
+
+def test_an_op_of_another_library_is_a_black_box_with_its_librarys_name() -> None:
+    @torch.library.custom_op("aten_calls_test::squared", mutates_args=())
+    def squared(x: torch.Tensor) -> torch.Tensor:
+        return x @ x
+
+    assert noted(lambda: squared(MATRIX)).uncounted == ["aten_calls_test::squared"]
+
+
+def test_a_branch_on_data_is_named_not_refused() -> None:
+    def branch() -> object:
+        return torch.ops.higher_order.cond(torch.tensor(True), lambda x: x @ x, lambda x: x.sin(), (torch.ones(4, 4),))
+
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        assert noted(branch).uncounted == ["cond"]
+
+
+def test_inference_mode_hides_no_multiply_adds() -> None:
+    layer, query = nn.GRU(3, 4), torch.ones(2, 5, 4)
+    with torch.inference_mode():
+        assert noted(lambda: F.linear(MATRIX, MATRIX)).flops == 2 * 4**3
+        assert noted(lambda: F.scaled_dot_product_attention(query, query, query)).flops == 2 * 2 * (2 * 5 * 5 * 4)
+        assert noted(lambda: layer(torch.ones(5, 2, 3))).flops == 5 * 2 * 2 * 3 * 4 * (3 + 4)
+
+
+def test_plain_attention_needs_no_nested_tensors_and_leaves_the_settings_as_they_were() -> None:
+    layers = nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, 16, batch_first=True), 2)
+    layers.eval().requires_grad_(False)
+    padding = torch.zeros(2, 5, dtype=torch.bool)
+    with FakeTensorMode(allow_non_fake_inputs=True) as mode, plain_attention():
+        assert not torch.backends.mha.get_fastpath_enabled()
+        fake = copy.deepcopy(layers, {id(tensor): mode.from_tensor(tensor) for tensor in layers.parameters()})
+        calls = noted(lambda: fake(torch.ones(2, 5, 8), src_key_padding_mask=padding))
+    assert torch.backends.mha.get_fastpath_enabled()
+    projections, feed_forward, attention = 4 * 8 * 8, 2 * 8 * 16, 2 * 5 * 8
+    assert calls.flops == 2 * 2 * 5 * 2 * (projections + feed_forward + attention)  # layers, samples, tokens
 
 
 def test_written_tensors_are_noted_whether_returned_or_given_as_out() -> None:
