@@ -10,7 +10,7 @@ from torch.utils import _pytree as pytree
 from stanza_compiler.call import Call, Leaf
 from stanza_compiler.comparison import preserved, resized_targets
 from stanza_compiler.loader import Source
-from stanza_compiler.opgraph import OpGraph
+from stanza_compiler.opgraph import Op, OpGraph
 from stanza_compiler.runtime.loss import Loss, measure
 from stanza_compiler.traced import Interpreter, Trace
 
@@ -19,9 +19,14 @@ WHOLE, FIRST = 3, 1
 
 @dataclass(frozen=True, slots=True)
 class Coupling:
-    """`ops` whose rows depend on other rows, `reason` why one host must see the whole batch (empty: it need not)."""
+    """`ops` whose rows depend on other rows, `reason` why one host must see the whole batch (empty: it need not).
+
+    `together` are ops that number the samples, such as torch.arange(batch), each with those that use the numbers: on
+    one side of the cut they count that side's own samples.
+    """
 
     ops: tuple[str, ...] = ()
+    together: tuple[tuple[str, ...], ...] = ()
     reason: str = ""
     notes: tuple[str, ...] = ()
 
@@ -43,26 +48,39 @@ def coupling(source: Source, traced: Trace, graph: OpGraph) -> Coupling:
         cause = f"the model takes no batch of {FIRST} or {WHOLE} ({type(error).__name__})"
         return Coupling(notes=(f"whether samples influence each other was not tested: {cause}",))
     nodes = {name: node for node, name in traced.names.items()}
-    coupled = []
+    odd = {
+        op.name
+        for op in graph.ops
+        if (axis := _batch_axis(op)) is not None
+        and nodes[op.name] in whole.values  # else it runs in train mode alone
+        and not _close(
+            torch.cat([first.values[nodes[op.name]], second.values[nodes[op.name]]], axis),
+            whole.values[nodes[op.name]],
+        )
+    }
+    readers: dict[str, list[Op]] = {}
     for op in graph.ops:
-        value = op.output
-        if value is None or value.kind != "batched" or value.batch_axis is None:
-            continue
-        # Only where the disturbance starts: what it reads still adds up.
-        if any(name in coupled for name in op.inputs):
-            coupled.append(op.name)
-            continue
-        node = nodes[op.name]
-        if node not in whole.values:  # it runs in train mode alone
-            continue
-        joined = torch.cat([first.values[node], second.values[node]], value.batch_axis)
-        if not _close(joined, whole.values[node]):
-            coupled.append(op.name)
+        for name in op.inputs:
+            readers.setdefault(name, []).append(op)
+    coupled: set[str] = set()
+    for op in reversed(graph.ops):
+        spreads = (reader.name in coupled or _batch_axis(reader) is None for reader in readers.get(op.name, ()))
+        if op.name in odd and (op.name in graph.outputs or any(spreads)):
+            coupled.add(op.name)
+    together = tuple(
+        (op.name, *(reader.name for reader in readers.get(op.name, ()))) for op in graph.ops if op.name in odd - coupled
+    )
     if coupled:
-        return _coupled(graph, coupled, "")
+        starts = [op.name for op in graph.ops if op.name in coupled]
+        return replace(_coupled(graph, starts, ""), together=together)
     if not _losses_add_up(source, whole.result, first.result, second.result):
-        return _coupled(graph, [], "the loss is not a mean over samples")
-    return Coupling()
+        return replace(_coupled(graph, [], "the loss is not a mean over samples"), together=together)
+    return Coupling(together=together)
+
+
+def _batch_axis(op: Op) -> int | None:
+    """Where an op's value holds the samples; None where it holds them nowhere alone."""
+    return op.output.batch_axis if op.output is not None and op.output.kind == "batched" else None
 
 
 def _distinct(leaf: Leaf) -> Leaf:
@@ -81,7 +99,7 @@ def _coupled(graph: OpGraph, ops: list[str], reason: str) -> Coupling:
     if not reason:
         first = graph.op[names[0]]
         reason = f"{first.name}{f', {first.source},' if first.source else ''} mixes the samples of a batch"
-    return Coupling(names, reason)
+    return Coupling(names, reason=reason)
 
 
 def _statistics(graph: OpGraph, names: list[str]) -> set[str]:

@@ -16,7 +16,7 @@ def legality(profile: Profile, root: nn.Module, coupling: Coupling) -> Rules:
     graph = profile.graph
     notes: list[str] = []
     in_place, conv_only = _in_place_groups(profile, notes)
-    together = [*in_place, *_container_groups(graph), *_shared_state_groups(profile, notes)]
+    together = [*in_place, *_container_groups(graph), *_shared_state_groups(profile, notes), *coupling.together]
     random = [op.name for op in graph.ops if op.is_random]
     notes += _state_notes(graph, root)
     notes += coupling.notes

@@ -99,7 +99,7 @@ def _believed(source: Source, front_end: FrontEnd, expected: list[tuple[_Step, O
     _share_attributes(training.root, evaluation)
     merged = merge(training.traced, evaluation.traced)
     if follows_mode(merged.graph):
-        _forbid_unsteady(source, setting, training, evaluation)
+        _forbid_unsteady(source, setting, training)
     traced = Trace(training.root, merged.graph, _op_names(merged.graph), merged.result, front_end)
     _compare(source, traced, expected)
     return traced
@@ -203,7 +203,7 @@ def _forbid_random(source: Source, setting: _Setting, training: _OneMode, evalua
             if place := _first_difference(source, one, replace(mode, seed=seed)):
                 raise TraceError(place, f"{tool} freezes random numbers that forward() draws", layer)
         if one.drew:
-            _forbid_unsteady(source, setting, training, evaluation)
+            _forbid_unsteady(source, mode, one)
             raise TraceError(source.place, f"{tool} freezes random numbers that forward() draws", layer)
         attributes = _changed_attributes(source, setting.front_end, one)
         if attributes and (place := _first_difference(source, one, replace(mode, attributes=attributes))):
@@ -211,12 +211,11 @@ def _forbid_random(source: Source, setting: _Setting, training: _OneMode, evalua
             raise TraceError(place, what, "keep it in a buffer")
 
 
-def _forbid_unsteady(source: Source, setting: _Setting, training: _OneMode, evaluation: _OneMode) -> None:
-    """Raise TraceError where tracing a mode once more gives another graph."""
-    for one in (training, evaluation):
-        if place := _first_difference(source, one, replace(setting, training=one is training)):
-            what = f"{_TOOLS[setting.front_end]} freezes what differs from call to call, such as the time"
-            raise TraceError(place, what, "make it an input")
+def _forbid_unsteady(source: Source, setting: _Setting, one: _OneMode) -> None:
+    """Raise TraceError where tracing in the same setting once more gives another graph."""
+    if place := _first_difference(source, one, setting):
+        what = f"{_TOOLS[setting.front_end]} freezes what differs from call to call, such as the time"
+        raise TraceError(place, what, "make it an input")
 
 
 def _changed_attributes(source: Source, front_end: FrontEnd, one: _OneMode) -> tuple[tuple[str, str, Any], ...]:

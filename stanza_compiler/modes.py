@@ -31,9 +31,11 @@ def merge(training: Traced, evaluation: Traced) -> Traced:
 
 
 def follows_mode(graph: fx.Graph) -> bool:
-    """Whether the modes differ in more than flags such as dropout's."""
+    """Whether the modes differ in more than what eval mode switches off: dropout's flags and probabilities."""
     return any(
-        node.target is choose or any(isinstance(region, Mode) for region in regions(node)) for node in graph.nodes
+        (node.target is choose and node.args[2] not in (0, 0.0, None))
+        or any(isinstance(region, Mode) for region in regions(node))
+        for node in graph.nodes
     )
 
 

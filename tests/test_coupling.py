@@ -120,7 +120,7 @@ def uncounted_loss(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor
 def test_a_loss_that_is_no_mean_over_samples_needs_one_host(loss: Callable[..., Any] | None, adds_up: bool) -> None:
     found = coupling_of(Calling(torch.relu), X, loss_fn=loss, targets=torch.tensor([0, 2, 1, 0]))
     reason = "the loss is not a mean over samples"
-    expected = Coupling((), reason)
+    expected = Coupling(reason=reason)
     assert found == (Coupling() if adds_up else expected)
 
 
@@ -190,3 +190,28 @@ def test_a_batch_axis_that_is_not_the_first_is_split_where_it_is() -> None:
             return x.cumsum(0).permute(1, 0, 2)
 
     assert coupling_of(TimeFirst(), torch.randn(5, 4, 3), batch_axes={"x": 1}) == Coupling()
+
+
+class Numbering(nn.Module):
+    """Picks each sample's own row by its number, as attention masks do."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        numbers = torch.arange(x.size(0)) * 1
+        return x[numbers] * 2
+
+
+class Counted(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * 2 + torch.arange(x.size(0)).view(-1, 1)
+
+
+def test_numbers_of_samples_stay_with_those_who_use_them() -> None:
+    found = coupling_of(Numbering(), X)
+    assert found.together == (("arange", "mul"), ("mul", "getitem"))
+    assert (found.ops, found.reason) == ((), "")
+
+
+def test_numbers_of_samples_in_the_output_need_one_host() -> None:
+    found = coupling_of(Counted(), X)
+    assert "arange" in found.ops
+    assert found.reason.startswith("arange")

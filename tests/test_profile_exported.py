@@ -9,7 +9,8 @@ from torch import nn
 
 from stanza_compiler.opgraph import OpGraph
 from stanza_compiler.passes.profile import profile
-from stanza_compiler.passes.trace import Trace
+from stanza_compiler.structure import Slot
+from stanza_compiler.traced import Trace
 from tests.source_of import source_of
 from tests.test_profile import Calling, graph_of
 
@@ -20,7 +21,7 @@ def exported(model: nn.Module, *inputs: torch.Tensor) -> OpGraph:
     program = torch.export.export(model, inputs, dynamic_shapes=shapes, strict=False)
     root = program.module(check_guards=False)
     names = {node: node.name for node in root.graph.nodes if node.op not in ("get_attr", "output")}
-    return profile(source_of(model, *inputs), Trace(root, root.graph, names, "export")).graph
+    return profile(source_of(model, *inputs), Trace(root, root.graph, names, Slot(0), "export")).graph
 
 
 ENCODER_LAYER = 2 * 5 * (4 * 8 * 8 + 2 * 5 * 8 + 2 * 8 * 16)  # projections, attention and feed-forward of 5 tokens
