@@ -19,6 +19,7 @@ from torch.utils import _pytree as pytree
 
 from stanza_compiler.call import Call
 from stanza_compiler.comparison import Observation, difference, observe, seeded
+from stanza_compiler.constructors import is_leaf
 from stanza_compiler.eager_lines import first_loss
 from stanza_compiler.errors import TraceError
 from stanza_compiler.loader import RUN_IT, Source, first_line, user_code, user_line
@@ -82,6 +83,9 @@ class _Tracer(fx.Tracer):
             record_line(node)
         return node
 
+    def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
+        return is_leaf(m)
+
     def create_args_for_root(
         self, root_fn: Callable[..., Any], is_module: bool, concrete_args: Any = None
     ) -> tuple[Callable[..., Any], list[Any]]:
@@ -89,7 +93,7 @@ class _Tracer(fx.Tracer):
         args, kwargs = self.call.rebuild(proxies)
 
         def called(root: nn.Module, *_: Any) -> Any:
-            return root_fn(root, *args, **kwargs)
+            return root.forward(*args, **kwargs)  # root_fn is its class's
 
         return called, [self.root, *proxies]
 
