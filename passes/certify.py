@@ -12,6 +12,7 @@ from torch import nn
 
 from stanza_compiler.comparison import Difference, Observation, difference, observe
 from stanza_compiler.errors import CertificateError
+from stanza_compiler.extra_state import same
 from stanza_compiler.loader import Source, first_line
 from stanza_compiler.plan import Certificate
 
@@ -37,6 +38,7 @@ def certify(source: Source, folder: Path) -> Certificate:
             odd = sorted(set(emitted.state_dict()) ^ set(source.module.state_dict()))
             what = f"the emitted state_dict has other keys: {', '.join(odd[:3]) or 'the same in another order'}"
             raise CertificateError(source.place, what, _REPORT)
+        _compare_state(source, emitted)
         differences: list[Difference] = []
         modes: list[str] = []
         refused: list[str] = []
@@ -66,6 +68,22 @@ def certify(source: Source, folder: Path) -> Certificate:
         modes=tuple(modes),
         refused=tuple(refused),
     )
+
+
+def _compare_state(source: Source, emitted: nn.Module) -> None:
+    """Raise CertificateError unless the program starts with the model's own values and trains the same parameters."""
+    own = source.module.state_dict()
+    for name, value in emitted.state_dict().items():
+        if not same(value, own[name]):
+            raise CertificateError(source.place, f"the emitted {name} starts with another value", _REPORT)
+    trains, expected = (
+        [(name, parameter.requires_grad) for name, parameter in model.named_parameters()]
+        for model in (emitted, source.module)
+    )
+    if trains != expected:
+        odd = sorted(set(trains) ^ set(expected))
+        what = f"the emitted program trains other parameters: {odd[0][0] if odd else 'the same in another order'}"
+        raise CertificateError(source.place, what, _REPORT)
 
 
 _REPORT = "try another cut with --cut-after and report this as a bug"

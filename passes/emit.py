@@ -8,15 +8,20 @@ import jinja2
 import torch
 from torch import nn
 
-from stanza_compiler import codegen, runtime
+from stanza_compiler import codegen, extra_state, runtime
 from stanza_compiler.constructors import quoted
+from stanza_compiler.errors import EmitError
+from stanza_compiler.fixed_state import fixed_states
 from stanza_compiler.loader import USER_MODULE, Source
 from stanza_compiler.local_files import local_files, third_party
 from stanza_compiler.opgraph import OpGraph
 from stanza_compiler.passes.split import Stages
 from stanza_compiler.plan import Plan, Role
+from stanza_compiler.sources import node_source
+from stanza_compiler.state_lines import mode_lines
 from stanza_compiler.state_tree import StateTree, state_tree
-from stanza_compiler.traced import Trace
+from stanza_compiler.text import in_docstring
+from stanza_compiler.traced import Trace, attribute
 
 ROLE_TEXTS: dict[Role, str] = {"conv": "compute-heavy stage", "fc": "parameter-heavy stage", "model": "model"}
 
@@ -27,6 +32,9 @@ def emit(source: Source, traced: Trace, graph: OpGraph, stages: Stages, plan: Pl
     Raises EmitError, with the op or module, for what can't be written as source.
     """
     tree = state_tree(traced.root, stages)
+    _refuse_lost_tensors(stages, tree, source)
+    states = fixed_states(source.module, source.call)
+    modes = mode_lines(tree)
     roles = list(dict.fromkeys(segment.role for segment in stages.segments))
     files = [codegen.stage_file(role, stages, tree, graph, source) for role in roles]
     environment = _environment()
@@ -34,16 +42,35 @@ def emit(source: Source, traced: Trace, graph: OpGraph, stages: Stages, plan: Pl
         stage = plan.stage(file.role)
         summary = f"{stage.ops} ops, {stage.parameters:,} parameters, {stage.forward_flops:,} forward FLOPs a sample"
         text = environment.get_template("stage.py.j2").render(
-            stage=file, role_text=ROLE_TEXTS[file.role], model_name=_in_docstring(source.basename), summary=summary
+            stage=file,
+            role_text=ROLE_TEXTS[file.role],
+            model_name=source.basename,
+            summary=summary,
+            base=_base(tree),
+            modes=[line for path, line in modes.items() if file.role in tree.leaves[path]],
+            has_extra_state=any(file.role in holders for holders in tree.extra.values()),
         )
         _write(folder / f"{file.module_name}.py", text)
-    _write(folder / "whole_model.py", _whole_model(environment, source, tree, stages, files))
+    _write(folder / "whole_model.py", _whole_model(environment, source, tree, stages, files, modes))
     _write(folder / "train.py", _train(environment, source, stages, files))
     _write_weights(folder / "weights", tree, files)
+    if states:
+        shutil.copyfile(extra_state.__file__, folder / "extra_state.py")
+        torch.save(states, folder / "weights" / "extra_state.pt")
     _copy_runtime(folder / "runtime")
     imports = [line.split()[1].partition(".")[0] for file in files for line in file.imports if line]
     own = _write_user_files(folder, source, imports)
     return _requires(imports, own, source)
+
+
+def _refuse_lost_tensors(stages: Stages, tree: StateTree, source: Source) -> None:
+    """Raise EmitError for a tensor that the trace took for a constant although gradients go through it."""
+    for segment in stages.segments:
+        for node in segment.graph.nodes:
+            value = attribute(tree.root, node.target) if node.op == "get_attr" else None
+            if isinstance(value, torch.Tensor) and value.grad_fn is not None:
+                what = "a tensor was computed from parameters where the trace does not see it"
+                raise EmitError(node_source(node, source.root) or source.place, what, "read parameters as attributes")
 
 
 def readme(plan: Plan, *, uses_user_model: bool) -> str:
@@ -61,35 +88,49 @@ def readme(plan: Plan, *, uses_user_model: bool) -> str:
 
 
 def _environment() -> jinja2.Environment:
-    return jinja2.Environment(
+    environment = jinja2.Environment(
         loader=jinja2.PackageLoader("stanza_compiler.templates", ""),
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
+    environment.filters["in_docstring"] = in_docstring
+    return environment
 
 
 def _write(path: Path, text: str) -> None:
     path.write_text("\n".join(line.rstrip() for line in text.split("\n")), encoding="utf-8")
 
 
-def _in_docstring(text: str) -> str:
-    return text.replace("\\", "/").replace('"', "'")
+def _base(tree: StateTree) -> str:
+    """What the generated classes that stand for the model itself are."""
+    return "ExtraState" if "" in tree.extra else "nn.Module"
 
 
 def _whole_model(
-    environment: jinja2.Environment, source: Source, tree: StateTree, stages: Stages, files: list[codegen.StageFile]
+    environment: jinja2.Environment,
+    source: Source,
+    tree: StateTree,
+    stages: Stages,
+    files: list[codegen.StageFile],
+    modes: dict[str, str],
 ) -> str:
+    for name in ("self", "bind_inputs"):
+        if name in source.call.signature.parameters:
+            raise EmitError(source.place, f"forward() has an argument {name}, which the program needs", "rename it")
     return environment.get_template("whole_model.py.j2").render(
-        model_name=_in_docstring(source.basename),
+        model_name=source.basename,
         stages=[
             {"module_name": f.module_name, "class_name": f.class_name, "weights": quoted(f"{f.module_name}.pt")}
             for f in files
         ],
         signature=_quoted_names(codegen.call_signature(source.call)),
         calls=list(_calls(stages, files)),
-        order=_order(tree, files),
+        order=[quoted(name) for name in _order(tree, files)],
+        base=_base(tree),
+        modes=list(modes.values()),
+        version=repr(tree.root._version),
     )
 
 
@@ -120,15 +161,31 @@ def _calls(stages: Stages, files: list[codegen.StageFile]) -> Iterator[str]:
 
 def _order(tree: StateTree, files: list[codegen.StageFile]) -> list[str]:
     """Names in the original order, where adopting one stage after the other would give another; else nothing."""
-    adopted = list(dict.fromkeys(name for file in files for name in tree.names_of(file.role)))
-    for held in (tree.leaves, tree.tensors):
-        if [name for name in adopted if name in held] != list(held):
-            modules = [path for path, _ in tree.root.named_modules(remove_duplicate=False) if path]
-            tensors = [name for name, _ in tree.root.named_parameters(remove_duplicate=False) if name in tree.tensors]
-            return [
-                quoted(name) for name in (*modules, *tensors, *(name for name in tree.tensors if name not in tensors))
-            ]
-    return []
+    root = tree.root
+    original = [name for name, _ in root.named_modules(remove_duplicate=False) if name]
+    original += [name for name, _ in root.named_parameters(remove_duplicate=False)]
+    original += [name for name, _ in root.named_buffers(remove_duplicate=False)]
+    original += [name for name in tree.tensors if name not in set(original)]  # plain attributes
+    adopted: dict[str, None] = {}
+    for file in files:
+        further = tree.further_names(file.role)
+        built = {part for name in tree.held_by(file.role) for part in _with_parents(name)}
+        built |= {part for name in further for part in _with_parents(name)} - set(further)
+        adopted |= dict.fromkeys([*filter(built.__contains__, original), *further])
+    leaves = tree.leaves.keys()
+    outside = {name for name in adopted if leaves.isdisjoint(set(_with_parents(name)) - {name})}
+    order = [name for name in original if name in outside]
+    number = {name: index for index, name in enumerate(order)}
+    siblings: dict[tuple[str, bool], list[int]] = {}
+    for name in filter(outside.__contains__, adopted):
+        parent, _, last = name.rpartition(".")
+        siblings.setdefault((parent, last in root.get_submodule(parent)._modules), []).append(number[name])
+    return order if any(numbers != sorted(numbers) for numbers in siblings.values()) else []
+
+
+def _with_parents(path: str) -> Iterator[str]:
+    parts = path.split(".")
+    return (".".join(parts[: depth + 1]) for depth in range(len(parts)))
 
 
 def _train(environment: jinja2.Environment, source: Source, stages: Stages, files: list[codegen.StageFile]) -> str:
@@ -147,7 +204,7 @@ def _train(environment: jinja2.Environment, source: Source, stages: Stages, file
     hooks = codegen.used_hooks(source)
     targets = codegen.targets_text(source.targets) if "loss_fn" in hooks else None
     return environment.get_template("train.py.j2").render(
-        model_name=_in_docstring(source.basename),
+        model_name=source.basename,
         uses_user_model=bool(hooks),
         stages=[{"role": quoted(f.role), "module": f.module_name, "class_name": f.class_name} for f in files],
         segments=segments,
@@ -171,6 +228,8 @@ def _write_weights(folder: Path, tree: StateTree, files: list[codegen.StageFile]
         tensors: dict[str, torch.Tensor] = {}
         for path in tree.names_of(file.role):
             tensors |= {name: tensor.detach().contiguous() for name, tensor in _tensors_at(tree.root, path)}
+        for name in (name for name, tensor in tensors.items() if tensor.is_meta):
+            raise EmitError(name, "it has no values, only a shape (device meta)", "build the model with values")
         torch.save(tensors, folder / f"{file.module_name}.pt")
 
 
@@ -198,8 +257,13 @@ def _write_user_files(folder: Path, source: Source, imports: list[str]) -> dict[
     if not hooks and (USER_MODULE if is_file else source.origin.partition(".")[0]) not in imports:
         return {}
     files = local_files(source.file, source.root) if is_local else {}
+    taken = {"runtime", "user_model", *(path.stem for path in folder.glob("*.py"))}
     for name, path in files.items():
-        target = folder / ("user_model.py" if is_file and path == source.file else name)
+        is_source = is_file and path == source.file
+        if not is_source and name.partition("/")[0].removesuffix(".py") in taken:
+            what = f"{source.basename} imports it, but the program has a file of that name"
+            raise EmitError(name, what, "rename it")
+        target = folder / ("user_model.py" if is_source else name)
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(path, target)
     if not is_file and hooks:

@@ -1,6 +1,7 @@
 """The command `stanza-compile`: argv in, exit code out."""
 
 import gc
+import io
 import os
 import sys
 import traceback
@@ -21,6 +22,8 @@ NEXT_PASS = dict(zip(PASSES, (*PASSES[1:], "done"), strict=True))
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one compile; 0 done, 1 the model or request can't be compiled, 2 usage, 130 interrupted."""
     interrupt = Interrupt()
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # names of modules may be any text, the terminal ASCII
     try:
         invocation = parse(argv)
         if invocation is not None:

@@ -20,7 +20,8 @@ from stanza_compiler.opgraph import OpGraph
 from stanza_compiler.passes.split import Segment, Stages
 from stanza_compiler.plan import Role
 from stanza_compiler.sources import node_source
-from stanza_compiler.state_tree import LINE_LENGTH, StateTree, frozen_lines, state_lines
+from stanza_compiler.state_lines import LINE_LENGTH, frozen_lines, state_lines
+from stanza_compiler.state_tree import StateTree
 
 CLASS_NAMES: dict[Role, str] = {"conv": "ConvStage", "fc": "FcStage", "model": "ModelStage"}
 FILE_NAMES: dict[Role, str] = {"conv": "conv_stage", "fc": "fc_stage", "model": "model_stage"}

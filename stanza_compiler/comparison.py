@@ -1,12 +1,9 @@
 """What a model does in one step, observed without leaving a trace in it."""
 
-import contextlib
-import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
 from torch import nn
 from torch.utils import _pytree as pytree
@@ -14,6 +11,8 @@ from torch.utils import _pytree as pytree
 from stanza_compiler.loader import Source
 from stanza_compiler.runtime.loss import measure
 from stanza_compiler.runtime.tree import tensors_of
+from stanza_compiler.undisturbed import preserved as preserved
+from stanza_compiler.undisturbed import seeded as seeded
 
 SEED = 7
 GRADIENT_RTOL = 1e-4
@@ -28,40 +27,6 @@ class Observation:
     loss: torch.Tensor | None
     gradients: dict[str, torch.Tensor | None]
     buffers: dict[str, torch.Tensor]
-
-
-@contextlib.contextmanager
-def preserved(module: nn.Module) -> Iterator[None]:
-    """Put buffers, modes, plain attributes and the random state back to what they were."""
-    values = [(buffer, buffer.detach().clone()) for buffer in module.buffers()]
-    held = [(child, dict(vars(child)), dict(child._buffers)) for child in module.modules()]
-    with torch.random.fork_rng():
-        try:
-            yield
-        finally:
-            for child, attributes, buffers in held:
-                vars(child).clear()
-                vars(child).update(attributes)
-                child._buffers.clear()
-                child._buffers.update(buffers)
-            with torch.no_grad():
-                for buffer, value in values:
-                    buffer.copy_(value)
-
-
-@contextlib.contextmanager
-def seeded(seed: int) -> Iterator[None]:
-    """torch, random and numpy draw from `seed`; afterwards they go on where they were."""
-    python_state, numpy_state = random.getstate(), np.random.get_state()
-    with torch.random.fork_rng():
-        torch.manual_seed(seed)
-        random.seed(seed)
-        np.random.seed(seed)
-        try:
-            yield
-        finally:
-            random.setstate(python_state)
-            np.random.set_state(numpy_state)
 
 
 def observe(

@@ -80,7 +80,7 @@ def _compile(options: Options, source: Source, out: Path, run: _Timer) -> Compil
     coupled = coupling(source, traced, graph) if options.verify else Coupling(notes=(_UNTESTED,))
     rules = run.tell("legality", legality(profiled, traced.root, coupled))
     plan = run.tell("partition", partition(graph, rules, options.cluster, options.request))
-    plan = dataclasses.replace(plan, notes=(*_how_traced(traced), *plan.notes))
+    plan = dataclasses.replace(plan, notes=(*source.notes, *_how_traced(traced), *plan.notes))
     stages = run.tell("split", split(traced, plan, graph))
     plan = dataclasses.replace(
         plan,
@@ -113,15 +113,18 @@ _UNTESTED = "--no-verify: neither the trace nor the program was compared with th
 def _model_hash(graph: OpGraph) -> str:
     """A hash of what the model computes: its ops, shapes and parameter names, not its weights."""
     parameters = "\n".join(f"{item.name} {item.shape} {item.dtype}" for item in graph.parameters)
-    return hashlib.sha256(f"{graph}\n{parameters}".encode()).hexdigest()[:16]
+    return hashlib.sha256(f"{graph}\n{parameters}".encode("utf-8", "backslashreplace")).hexdigest()[:16]
 
 
 def _write_reports(folder: Path, plan: Plan, graph: OpGraph) -> None:
-    (folder / "plan.json").write_text(to_json(plan), encoding="utf-8")
-    (folder / "report.md").write_text(report.markdown(plan, graph), encoding="utf-8")
-    (folder / "README.md").write_text(
-        readme(plan, uses_user_model=(folder / "user_model.py").exists()), encoding="utf-8"
-    )
+    uses_user_model = (folder / "user_model.py").exists()
+    _write(folder / "plan.json", to_json(plan))
+    _write(folder / "report.md", report.markdown(plan, graph))
+    _write(folder / "README.md", readme(plan, uses_user_model=uses_user_model))
+
+
+def _write(path: Path, text: str) -> None:
+    path.write_text(text, encoding="utf-8", errors="backslashreplace")  # a name may hold half a surrogate pair
 
 
 def _target(options: Options) -> Path:

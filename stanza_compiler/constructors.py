@@ -10,8 +10,11 @@ import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.modules.loss import _Loss
+from torch.nn.utils.parametrize import is_parametrized, type_before_parametrizations
 
 from stanza_compiler.errors import EmitError
+from stanza_compiler.parametrizations import is_rebuildable, parametrized
+from stanza_compiler.text import quoted as quoted
 
 _RNN = (nn.RNN, nn.LSTM, nn.GRU)
 _HIDDEN = ("training", "device", "dtype", "in_proj_container")
@@ -55,12 +58,17 @@ _EXCEPTIONS: tuple[tuple[type[nn.Module], dict[str, Callable[[Any], Any]]], ...]
 
 
 def is_leaf(module: nn.Module) -> bool:
-    """Whether a module is torch's own and holds its children itself, so that one line builds it."""
+    """Whether a module is torch's own and holds its children itself, so that one line builds it.
+
+    It is not when a hook, a forward() set on the instance or a parametrization of the user's belongs to its call.
+    """
     containers = (nn.Sequential, nn.ModuleList, nn.ModuleDict, nn.ParameterList, nn.ParameterDict)
+    kind = type_before_parametrizations(module)
     return (
-        type(module).__module__.startswith("torch.nn.")
-        and not isinstance(module, containers)
-        and type(module) is not nn.Module
+        getattr(nn, kind.__name__, None) is kind
+        and kind not in (nn.Module, *containers)
+        and not (module._forward_pre_hooks or module._forward_hooks or "forward" in vars(module))
+        and is_rebuildable(module)
     )
 
 
@@ -72,15 +80,19 @@ def constructor(module: nn.Module, path: str) -> str:
     """
     for short in (True, False):
         try:
-            line = _line(module, short)
-            with torch.device("meta"):
-                rebuilt = eval(line, {"nn": nn, "torch": torch, "math": math, "F": nn.functional})
+            line = parametrized(module, _line(module, short))
+            rebuilt = _built(line, "cpu" if is_parametrized(module) else "meta")
         except (TypeError, ValueError, RuntimeError, AttributeError, NameError, SyntaxError):
             continue
         if _equal(module, rebuilt):
             return line
-    kind = type(module).__name__
+    kind = type_before_parametrizations(module).__name__
     raise EmitError(path, f"no line of code builds this {kind} again", f"build {kind} by its constructor alone")
+
+
+def _built(line: str, device: str) -> Any:
+    with torch.device(device), torch.random.fork_rng(devices=[]):
+        return eval(line, {"nn": nn, "torch": torch, "math": math, "F": nn.functional})
 
 
 def _line(module: nn.Module, short: bool) -> str:
@@ -99,10 +111,10 @@ def _line(module: nn.Module, short: bool) -> str:
 
 
 def _type_name(module: nn.Module) -> str:
-    name = type(module).__name__
-    if getattr(nn, name, None) is type(module):
-        return f"nn.{name}"
-    raise AttributeError(name)
+    kind = type_before_parametrizations(module)
+    if getattr(nn, kind.__name__, None) is kind:
+        return f"nn.{kind.__name__}"
+    raise AttributeError(kind.__name__)
 
 
 def _arguments(module: nn.Module) -> Iterator[tuple[inspect.Parameter, Any]]:
@@ -123,6 +135,8 @@ def _value(module: nn.Module, name: str) -> Any:
     for kind, getters in _EXCEPTIONS:
         if isinstance(module, kind) and name in getters:
             return getters[name](module)
+    if is_parametrized(module, name):
+        return True
     if name in module._parameters:  # bias=..., elementwise_affine has an attribute of its own
         return module._parameters[name] is not None
     return getattr(module, name)  # a buffer's values come with the weights, here only its shape counts
@@ -161,11 +175,6 @@ def _literal(value: Any, short: bool) -> str:
     raise ValueError(f"{type(value).__name__} has no literal")
 
 
-def quoted(text: str) -> str:
-    """A string literal, in double quotes where that needs no escape."""
-    return f'"{text}"' if text.isprintable() and not set(text) & set('"\\') else repr(text)
-
-
 def _same(value: Any, default: Any) -> bool:
     if isinstance(value, tuple) and isinstance(default, int) and not isinstance(default, bool):
         return all(item == default for item in value)
@@ -174,10 +183,11 @@ def _same(value: Any, default: Any) -> bool:
 
 def _equal(module: nn.Module, rebuilt: nn.Module) -> bool:
     return (
-        type(module) is type(rebuilt)
+        type_before_parametrizations(module) is type_before_parametrizations(rebuilt)
         and module.extra_repr() == rebuilt.extra_repr()
         and _hyper_parameters(module) == _hyper_parameters(rebuilt)
         and _tensors(module) == _tensors(rebuilt)
+        and module._non_persistent_buffers_set == rebuilt._non_persistent_buffers_set
         and list(module._modules) == list(rebuilt._modules)
         and all(
             child is None if other is None else child is not None and _equal(child, other)
@@ -197,6 +207,7 @@ def _hyper_parameters(module: nn.Module) -> dict[str, Any]:
 
 def _tensors(module: nn.Module) -> list[tuple[str, Any, Any]]:
     held = [*module._parameters.items(), *module._buffers.items()]
+    held += [(name, value) for name, value in vars(module).items() if isinstance(value, torch.Tensor)]
     return [
         (name, None if tensor is None else tuple(tensor.shape), None if tensor is None else tensor.dtype)
         for name, tensor in held

@@ -1,9 +1,11 @@
 """From SOURCE to a module, an example call of it and the user's own functions."""
 
 import contextlib
+import copy
 import importlib
 import importlib.util
 import inspect
+import itertools
 import random
 import sys
 import traceback
@@ -18,11 +20,14 @@ import numpy as np
 import torch
 from torch import nn
 
+from stanza_compiler.batch_axes import settle_batch_axes
 from stanza_compiler.call import Call, describe_call
 from stanza_compiler.errors import LoadError, StanzaError, UsageError
 from stanza_compiler.options import InputSpec, Options
 from stanza_compiler.runtime.program import Hooks
 from stanza_compiler.sources import short_path
+from stanza_compiler.text import printable
+from stanza_compiler.uncarried import refuse_uncarried, untrained_notes
 
 USER_MODULE = "user_model"
 RUN_IT = "fix it so that the model runs by itself"
@@ -32,8 +37,9 @@ RUN_IT = "fix it so that the model runs by itself"
 class Source:
     """What the user gave: `name` is the file's stem, `place` how errors call it.
 
-    `hooks` are the user's own functions. `origin` is the module they come from: `user_model` for a file, else
-    its import name. `file` is that module's file, `root` the folder that stands on sys.path meanwhile.
+    `hooks` are the user's own functions, `notes` what was done to the model. `origin` is the module they come from:
+    `user_model` for a file, else its import name. `file` is that module's file, `root` the folder that
+    stands on sys.path meanwhile.
     """
 
     name: str
@@ -46,6 +52,7 @@ class Source:
     origin: str
     file: Path
     root: Path
+    notes: tuple[str, ...] = ()
 
 
 @contextlib.contextmanager
@@ -172,21 +179,27 @@ def _seed() -> None:
 def _source(user: ModuleType, attribute: str | None, options: Options, root: Path, place: str) -> Source:
     module = _build(user, attribute, root, place)
     args, kwargs = _examples(user, options.inputs, root, place)
+    notes = _initialise_lazy_modules(module, args, kwargs, root, place)
+    refuse_uncarried(module, place)
     axes = _batch_axes(user, options, root, place)
+    call, note = settle_batch_axes(
+        module, describe_call(module, args, kwargs, batch_axes=axes, place=place), axes.keys()
+    )
     targets = _optional(user, "example_targets", root, place)
     hooks = Hooks(**{field.name: getattr(user, field.name, None) for field in fields(Hooks)})
     name = Path(user.__file__).stem if user.__name__ == USER_MODULE and user.__file__ else place.rpartition(".")[2]
     return Source(
         name=name,
         place=place,
-        basename=Path(place).name,
+        basename=printable(Path(place).name),
         module=module,
-        call=describe_call(module, args, kwargs, batch_axes=axes, place=place),
+        call=call,
         targets=targets,
         hooks=hooks,
         origin=user.__name__,
         file=Path(user.__file__ or place).resolve(),
         root=root,
+        notes=(*notes, *untrained_notes(module), *([note] if note else [])),
     )
 
 
@@ -213,10 +226,27 @@ def _build(user: ModuleType, attribute: str | None, root: Path, place: str) -> n
         raise LoadError(place, f"{wanted}() returned a {type(thing).__name__}, no module", "return a torch.nn.Module")
     if isinstance(thing, nn.DataParallel | nn.parallel.DistributedDataParallel):
         raise LoadError(place, f"the model is wrapped in {type(thing).__name__}", "return the module inside it")
-    for name, parameter in thing.named_parameters():
-        if isinstance(parameter, nn.parameter.UninitializedParameter):
-            raise LoadError(place, f"parameter {name} has no shape yet", "run the lazy module once in build_model()")
     return thing
+
+
+def _initialise_lazy_modules(
+    module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], root: Path, place: str
+) -> tuple[str, ...]:
+    """Let modules that wait for their input's shape see the example; a note when there are any."""
+
+    def waiting() -> list[str]:
+        named = itertools.chain(module.named_parameters(), module.named_buffers())
+        return [name for name, tensor in named if nn.parameter.is_lazy(tensor)]
+
+    if not waiting():
+        return ()
+    _seed()
+    with user_code(place, "the call that gives lazy modules their shapes", root), torch.no_grad():
+        args, kwargs = copy.deepcopy((args, kwargs))
+        module(*args, **kwargs)
+    for name in waiting():
+        raise LoadError(place, f"{name} has no shape yet, the example call does not reach it", "leave the module out")
+    return ("lazy modules took shapes and first weights from one call on the example inputs, seed 0",)
 
 
 def _optional(user: ModuleType, name: str, root: Path, place: str) -> Any:

@@ -7,6 +7,8 @@ from pathlib import Path
 import torch
 from torch import fx
 
+from stanza_compiler.text import printable
+
 _LINE = "user_line"
 _TORCH = f"{Path(torch.__file__).parent}{os.sep}"  # not torchvision
 
@@ -45,8 +47,8 @@ def node_source(node: fx.Node, root: Path) -> str:
 
 
 def short_path(path: Path, root: Path) -> str:
-    """A path without anything of this machine in it."""
+    """A path without anything of this machine in it, fit for one line of text."""
     for part in ("site-packages", "dist-packages"):
         if part in path.parts:
-            return "/".join(path.parts[path.parts.index(part) + 1 :])
-    return path.relative_to(root).as_posix() if path.is_relative_to(root) else path.name
+            return printable("/".join(path.parts[path.parts.index(part) + 1 :]))
+    return printable(path.relative_to(root).as_posix() if path.is_relative_to(root) else path.name)

@@ -1,18 +1,21 @@
 """Which stage holds which part of the module tree, and how code reaches it."""
 
 import keyword
+import re
+import unicodedata
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 import torch
 from torch import nn
 
-from stanza_compiler.constructors import constructor, is_leaf, quoted
+from stanza_compiler.constructors import is_leaf, quoted
 from stanza_compiler.errors import EmitError
+from stanza_compiler.fixed_state import has_extra_state
 from stanza_compiler.passes.split import Stages
 from stanza_compiler.plan import Role
 
-LINE_LENGTH = 110
+_OUR_METHODS = re.compile(r"run|segment_\d+")  # of the generated classes
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +25,7 @@ class StateTree:
     `leaves` and `tensors` are in the model's own order. `styles` says how a container's children are reached:
     by `index` (a Sequential or ModuleList that one stage holds whole), by `key`, by `attribute` or by `name`
     (get_submodule, for names that are no identifiers). `aliases` are further paths of a module, `ties`
-    further names of a tensor.
+    further names of a tensor. `extra` are the modules whose state_dict has an extra state.
     """
 
     root: nn.Module
@@ -31,6 +34,7 @@ class StateTree:
     styles: dict[str, str]
     aliases: dict[str, str] = field(default_factory=dict)
     ties: dict[str, str] = field(default_factory=dict)
+    extra: dict[str, frozenset[Role]] = field(default_factory=dict)
 
     def access(self, path: str) -> str:
         """The expression, in a method of a stage, that reaches a module, parameter or buffer."""
@@ -39,10 +43,10 @@ class StateTree:
         if path in self.leaves or path in self.aliases or path in self.styles:
             return self.module_access(path)
         base = self.module_access(parent)
-        if _is_attribute(last):
+        if is_attribute(last):
             return f"{base}.{last}"
-        getter = "get_parameter" if last in self.root.get_submodule(parent)._parameters else "get_buffer"
-        return f"{base}.{getter}({quoted(last)})"
+        kind = "parameter" if last in self.root.get_submodule(parent)._parameters else "buffer"
+        return f"{base}{_reached(kind, last)}"
 
     def module_access(self, path: str) -> str:
         """The expression that reaches a module."""
@@ -53,10 +57,10 @@ class StateTree:
                 text += f"[{int(part)}]"
             elif style == "key":
                 text += f"[{quoted(part)}]"
-            elif _is_attribute(part):
+            elif is_attribute(part):
                 text += f".{part}"
             else:
-                text += f".get_submodule({quoted(part)})"
+                text += _reached("submodule", part)
             walked = f"{walked}.{part}" if walked else part
         return text
 
@@ -64,9 +68,47 @@ class StateTree:
         """Paths of the leaves and bare tensors that `role` holds, in the model's order."""
         return [path for path, roles in (*self.leaves.items(), *self.tensors.items()) if role in roles]
 
+    def held_by(self, role: Role) -> list[str]:
+        """What names_of gives, and the modules with extra state."""
+        return [*self.names_of(role), *(path for path, roles in self.extra.items() if role in roles and path)]
 
-def _is_attribute(name: str) -> bool:
-    return name.isidentifier() and not keyword.iskeyword(name) and not hasattr(nn.Module, name)
+    def further_names(self, role: Role) -> dict[str, str]:
+        """The aliases and ties of what `role` holds."""
+        own, held = self.names_of(role), self.held_by(role)
+        aliases = {
+            name: target
+            for name, target in self.aliases.items()
+            if any(within(path, target) for path in held) or any(within(target, path) for path in own)
+        }
+        ties = {name: target for name, target in self.ties.items() if any(within(target, path) for path in own)}
+        return aliases | ties
+
+
+def is_attribute(name: str) -> bool:
+    """Whether `self.name`, written in a generated class, reaches a child of that name.
+
+    Python spells identifiers in normal form NFKC, renames __x within a class, and finds methods first.
+    """
+    return (
+        name.isidentifier()
+        and not keyword.iskeyword(name)
+        and not hasattr(nn.Module, name)
+        and not _OUR_METHODS.fullmatch(name)
+        and unicodedata.normalize("NFKC", name) == name
+        and not (name.startswith("__") and not name.endswith("__"))
+    )
+
+
+def _reached(kind: str, name: str) -> str:
+    """How a `submodule`, `parameter` or `buffer` is reached whose name is no attribute."""
+    if _OUR_METHODS.fullmatch(name):  # torch's getters would find the method
+        return f"._{kind.removeprefix('sub')}s[{quoted(name)}]"
+    return f".get_{kind}({quoted(name)})"
+
+
+def within(name: str, path: str) -> bool:
+    """Whether a name is `path` or lies below it; everything lies below the root."""
+    return name == path or not path or name.startswith(f"{path}.")
 
 
 def state_tree(root: nn.Module, stages: Stages) -> StateTree:
@@ -75,7 +117,8 @@ def state_tree(root: nn.Module, stages: Stages) -> StateTree:
     first = stages.segments[0].role
     walk = _Walk(root, used, first)
     walk.visit("", root)
-    return StateTree(root, walk.leaves, walk.tensors, _styles(root, walk), walk.aliases, walk.ties)
+    walk.settle_extra()
+    return StateTree(root, walk.leaves, walk.tensors, _styles(root, walk), walk.aliases, walk.ties, walk.extra)
 
 
 def _used(root: nn.Module, stages: Stages) -> dict[str, set[Role]]:
@@ -98,6 +141,7 @@ class _Walk:
         self.tensors: dict[str, frozenset[Role]] = {}
         self.aliases: dict[str, str] = {}
         self.ties: dict[str, str] = {}
+        self.extra: dict[str, frozenset[Role]] = {}
         self.modules: dict[int, str] = {}
         self.seen: dict[int, str] = {}
         self.roles_of_tensor: dict[int, set[Role]] = {}
@@ -113,14 +157,16 @@ class _Walk:
         if path and (is_leaf(module) or path in self.used):
             roles = self._roles(path, [*module.parameters(), *module.buffers()])
             self.leaves[path] = roles
-            for name, parameter in module.named_parameters(prefix=path):
-                if id(parameter) in self.seen:
-                    self.ties[name] = self.seen[id(parameter)]
-                self.seen.setdefault(id(parameter), name)
+            for name, held in _named_tensors(path, module):
+                if id(held) in self.seen:
+                    self.ties[name] = self.seen[id(held)]
+                self.seen.setdefault(id(held), name)
             return
-        held: list[tuple[str, torch.Tensor | None]] = [*module._parameters.items(), *module._buffers.items()]
-        held += _plain_tensors(path, module, self.used)
-        for name, tensor in held:  # an absent bias is None
+        if has_extra_state(module):
+            self.extra[path] = self.neighbour
+        bare: list[tuple[str, torch.Tensor | None]] = [*module._parameters.items(), *module._buffers.items()]
+        bare += _plain_tensors(path, module, self.used)
+        for name, tensor in bare:  # an absent bias is None
             full = f"{path}.{name}" if path else name
             if tensor is None:
                 continue
@@ -132,6 +178,13 @@ class _Walk:
         for name, child in module._modules.items():
             if child is not None:
                 self.visit(f"{path}.{name}" if path else name, child)
+
+    def settle_extra(self) -> None:
+        """Give a module with extra state to whoever holds something in it; else its neighbour keeps it."""
+        held = [*self.leaves.items(), *self.tensors.items()]
+        for path in self.extra:
+            inside = frozenset().union(*(roles for name, roles in held if within(name, path)))
+            self.extra[path] = inside or self.extra[path]
 
     def _roles(self, path: str, tensors: list[torch.Tensor]) -> frozenset[Role]:
         """Who uses it, or a tensor in it; else whoever holds what stands before it."""
@@ -153,6 +206,11 @@ def _plain_tensors(path: str, module: nn.Module, used: dict[str, set[Role]]) -> 
             yield name, value
 
 
+def _named_tensors(path: str, module: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
+    yield from module.named_parameters(prefix=path, remove_duplicate=False)
+    yield from module.named_buffers(prefix=path, remove_duplicate=False)
+
+
 def _tensors_at(root: nn.Module, path: str) -> Iterable[torch.Tensor]:
     *parents, last = path.split(".")
     thing = getattr(root.get_submodule(".".join(parents)), last)
@@ -164,23 +222,24 @@ def _tensors_at(root: nn.Module, path: str) -> Iterable[torch.Tensor]:
 def _styles(root: nn.Module, walk: _Walk) -> dict[str, str]:
     styles: dict[str, str] = {}
     for path, module in root.named_modules():
-        if path in walk.leaves:
+        if path in walk.leaves or (path and not _holds(path, walk)):
             continue
         prefix = f"{path}." if path else ""
-        inside = [roles for name, roles in (*walk.leaves.items(), *walk.tensors.items()) if name.startswith(prefix)]
-        if not inside and path:
-            continue
+        held = (*walk.leaves.items(), *walk.tensors.items(), *walk.extra.items())
+        inside = [roles for name, roles in held if within(name, path)]
         children = [
             name for name, child in module._modules.items() if child is not None and _holds(f"{prefix}{name}", walk)
         ]
-        is_list = isinstance(module, nn.Sequential | nn.ModuleList) and not module._parameters and not module._buffers
+        tensors = [*module._parameters, *module._buffers]
+        like_methods = any(hasattr(nn.ModuleDict, name) for name in (*children, *tensors))
+        is_list = isinstance(module, nn.Sequential | nn.ModuleList) and not tensors and path not in walk.extra
         in_order = children == [str(index) for index in range(len(module._modules))]
         aliased = any(f"{prefix}{name}" in walk.aliases for name in children)
         if path and children and is_list and in_order and not aliased and len(frozenset().union(*inside)) == 1:
             styles[path] = "index"
-        elif all(map(_is_attribute, children)):
+        elif all(map(is_attribute, children)):
             styles[path] = "attribute"
-        elif path and not any(hasattr(nn.ModuleDict, name) for name in children):
+        elif path and path not in walk.extra and not like_methods:
             styles[path] = "key"
         else:
             styles[path] = "name"
@@ -189,174 +248,5 @@ def _styles(root: nn.Module, walk: _Walk) -> dict[str, str]:
 
 def _holds(path: str, walk: _Walk) -> bool:
     """Whether anything at or below `path` is written into a stage."""
-    return any(_within(name, path) for names in (walk.leaves, walk.tensors, walk.aliases, walk.ties) for name in names)
-
-
-def state_lines(tree: StateTree, role: Role) -> list[str]:
-    """The statements of a stage's __init__ that build what `role` holds, in the model's order."""
-    lines = _Builder(tree, role).lines
-    held = set(tree.names_of(role))
-    for alias, target in tree.aliases.items():
-        if any(_related(name, target) for name in held):
-            lines.append(_assignment(tree, alias, tree.module_access(target)))
-    for name, target in tree.ties.items():
-        if any(_within(target, path) for path in held):
-            *parents, last = name.split(".")
-            owner = _owner(tree, parents)
-            lines.append(
-                f"{owner}.{last} = {_tensor(tree, target)}"
-                if _is_attribute(last)
-                else f"{owner}.register_parameter({quoted(last)}, {_tensor(tree, target)})"
-            )
-    return lines
-
-
-def _within(name: str, path: str) -> bool:
-    return name == path or name.startswith(f"{path}.")
-
-
-def _related(name: str, path: str) -> bool:
-    return _within(name, path) or _within(path, name)
-
-
-def _owner(tree: StateTree, parents: list[str]) -> str:
-    return tree.module_access(".".join(parents))
-
-
-def _tensor(tree: StateTree, name: str) -> str:
-    *parents, last = name.split(".")
-    return (
-        f"{_owner(tree, parents)}.{last}"
-        if _is_attribute(last)
-        else f"{_owner(tree, parents)}.get_parameter({quoted(last)})"
-    )
-
-
-def _assignment(tree: StateTree, path: str, value: str) -> str:
-    *parents, last = path.split(".")
-    parent = ".".join(parents)
-    owner = tree.module_access(parent)
-    style = tree.styles.get(parent, "attribute")
-    if style == "key":
-        return f"{owner}[{quoted(last)}] = {value}"
-    if style == "index" or not _is_attribute(last):
-        return f"{owner}.add_module({quoted(last)}, {value})"
-    return f"{owner}.{last} = {value}"
-
-
-class _Builder:
-    """Writes the module tree of one stage, containers before what they contain."""
-
-    def __init__(self, tree: StateTree, role: Role) -> None:
-        self.tree, self.role = tree, role
-        self.lines: list[str] = []
-        own = tree.names_of(role)
-        further = [
-            name
-            for name, target in (*tree.aliases.items(), *tree.ties.items())
-            if any(_related(target, path) for path in own)
-        ]
-        self.held = [*own, *further]
-        self._fill("", tree.root)
-
-    def _fill(self, path: str, module: nn.Module) -> None:
-        """The children of a container that stands already."""
-        self._tensors(path, module)
-        inline = self.tree.styles.get(path) in ("index", "key")
-        for name, child in module._modules.items():
-            below = f"{path}.{name}" if path else name
-            if child is None or below in self.tree.aliases or not self._has(below):
-                continue
-            if not inline:
-                self.lines += _laid_out(_assignment(self.tree, below, "{}"), *self._expression(below, child))
-            if below not in self.tree.leaves:
-                self._fill(below, child)
-
-    def _has(self, path: str) -> bool:
-        return any(_within(name, path) for name in self.held)
-
-    def _expression(self, path: str, module: nn.Module) -> tuple[str, list[str], str]:
-        """(opening, items, closing) of the code that makes a module, its inline children included."""
-        if path in self.tree.leaves:
-            return self._leaf(path, module), [], ""
-        style = self.tree.styles[path]
-        children = [
-            (name, self._one_line(f"{path}.{name}", child))
-            for name, child in module._modules.items()
-            if child is not None and f"{path}.{name}" not in self.tree.aliases and self._has(f"{path}.{name}")
-        ]
-        if style == "index":
-            texts = [text for _, text in children]
-            if set(texts) == {"nn.Module()"}:
-                return f"nn.ModuleList(nn.Module() for _ in range({len(texts)}))", [], ""
-            return (
-                ("nn.Sequential(", texts, ")")
-                if isinstance(module, nn.Sequential)
-                else ("nn.ModuleList([", texts, "])")
-            )
-        if style == "key":
-            return "nn.ModuleDict({", [f"{quoted(name)}: {text}" for name, text in children], "})"
-        return "nn.Module()", [], ""
-
-    def _one_line(self, path: str, module: nn.Module) -> str:
-        opening, items, closing = self._expression(path, module)
-        return f"{opening}{', '.join(items)}{closing}"
-
-    def _leaf(self, path: str, module: nn.Module) -> str:
-        parameters = list(module.parameters())
-        frozen = bool(parameters) and not any(parameter.requires_grad for parameter in parameters)
-        return constructor(module, path) + (".requires_grad_(False)" if frozen else "")
-
-    def _tensors(self, path: str, module: nn.Module) -> None:
-        prefix = f"{path}." if path else ""
-        for full, roles in self.tree.tensors.items():
-            name = full.removeprefix(prefix)
-            if self.role not in roles or not full.startswith(prefix) or "." in name:
-                continue
-            owner = self.tree.module_access(path)
-            tensor = module._parameters.get(name)
-            if tensor is not None:
-                frozen = "" if tensor.requires_grad else ", requires_grad=False"
-                value = f"nn.Parameter({_empty(tensor)}{frozen})"
-                self.lines.append(
-                    f"{owner}.{name} = {value}"
-                    if _is_attribute(name)
-                    else f"{owner}.register_parameter({quoted(name)}, {value})"
-                )
-                continue
-            buffer = module._buffers.get(name)
-            is_plain = buffer is None
-            value = _empty(vars(module)[name] if buffer is None else buffer)
-            persistent = "" if not is_plain and name not in module._non_persistent_buffers_set else ", persistent=False"
-            self.lines.append(f"{owner}.register_buffer({quoted(name)}, {value}{persistent})")
-
-
-def frozen_lines(tree: StateTree, role: Role) -> list[str]:
-    """Statements for leaves of which only some parameters are frozen."""
-    lines = []
-    for path, roles in tree.leaves.items():
-        module = tree.root.get_submodule(path)
-        flags = {name: parameter.requires_grad for name, parameter in module.named_parameters()}
-        if role in roles and len(set(flags.values())) > 1:
-            base = tree.module_access(path)
-            lines += [
-                f"{base}.get_parameter({quoted(name)}).requires_grad_(False)"
-                for name, trains in flags.items()
-                if not trains
-            ]
-    return lines
-
-
-def _empty(tensor: torch.Tensor) -> str:
-    sizes = ", ".join(map(str, tensor.shape)) or "()"
-    dtype = "" if tensor.dtype == torch.float32 else f", dtype={tensor.dtype}"
-    return f"torch.empty({sizes}{dtype})"
-
-
-def _laid_out(assignment: str, opening: str, items: list[str], closing: str) -> list[str]:
-    """One line where it fits and holds at most one item, else an item a line."""
-    head, _, tail = assignment.rpartition("{}")
-    one_line = f"{head}{opening}{', '.join(items)}{closing}{tail}"
-    if not items or (len(one_line) <= LINE_LENGTH and len(items) == 1):
-        return [one_line]
-    return [f"{head}{opening}", *(f"    {item}," for item in items), f"{closing}{tail}"]
+    held = (walk.leaves, walk.tensors, walk.aliases, walk.ties, walk.extra)
+    return any(within(name, path) for names in held for name in names)

@@ -8,6 +8,7 @@ import torch
 from torch import fx, nn
 
 from stanza_compiler.call import Call
+from stanza_compiler.constructors import is_leaf
 from stanza_compiler.modes import Traced
 from stanza_compiler.sources import record_line
 from stanza_compiler.structure import Structure, take_apart
@@ -44,7 +45,7 @@ class _Tracer(fx.Tracer):
         return node
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
-        return module_qualified_name in self.leaves or super().is_leaf_module(m, module_qualified_name)
+        return module_qualified_name in self.leaves or is_leaf(m)
 
     def create_args_for_root(
         self, root_fn: Callable[..., Any], is_module: bool, concrete_args: Any = None
@@ -53,7 +54,7 @@ class _Tracer(fx.Tracer):
         args, kwargs = self.call.rebuild(proxies)
 
         def called(root: nn.Module, *_: Any) -> Any:
-            output = root_fn(root, *args, **kwargs)
+            output = root.forward(*args, **kwargs)  # root_fn is its class's
             values, result = take_apart(output, lambda item: isinstance(item, fx.Proxy | torch.Tensor))
             self.results.append(result)
             return tuple(values)

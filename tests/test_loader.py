@@ -265,8 +265,8 @@ REMEDY = "fix it so that the model runs by itself"
         ("build_model = 7\n", "model.py: build_model is a int, no module; name a class, instance or factory"),
         (MODEL.replace("return Net()", "return nn.DataParallel(Net())"), "model.py: the model is wrapped in "
          "DataParallel; return the module inside it"),
-        (MODEL.replace("nn.Linear(3, 2)", "nn.LazyLinear(2)"), "model.py: parameter fc.weight has no shape yet; "
-         "run the lazy module once in build_model()"),
+        (MODEL.replace("nn.Linear(3, 2)", "nn.Linear(3, 2); self.late = nn.LazyLinear(2)"), "model.py: late.weight has "
+         "no shape yet, the example call does not reach it; leave the module out"),
         (MODEL.replace("def example_inputs", "def other"), "model.py: no example_inputs() in it; define it or pass "
          "--input 32x3x224x224:float32"),
         (MODEL.replace("(torch.ones(4, 3),)", "torch.ones(4, 3)"), "model.py: example_inputs() returned a Tensor; "

@@ -7,7 +7,8 @@ from torch import fx, nn
 from stanza_compiler.errors import EmitError
 from stanza_compiler.passes.split import Segment, Stages
 from stanza_compiler.plan import Role
-from stanza_compiler.state_tree import StateTree, state_lines, state_tree
+from stanza_compiler.state_lines import state_lines
+from stanza_compiler.state_tree import StateTree, state_tree
 
 
 def tree_of(root: nn.Module, conv: list[str], fc: list[str]) -> StateTree:

@@ -14,7 +14,8 @@ from torch import fx, nn
 from stanza_compiler.errors import LoadError, StanzaError, TraceError
 from stanza_compiler.loader import load
 from stanza_compiler.options import Options
-from stanza_compiler.passes.trace import Trace, trace
+from stanza_compiler.passes.trace import trace
+from stanza_compiler.traced import Trace
 from tests.source_of import source_of
 
 

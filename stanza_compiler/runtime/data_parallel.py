@@ -5,7 +5,7 @@ from contextlib import ExitStack
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from .agreement import agree
 from .batches import Batch, Source
@@ -79,9 +79,9 @@ class DataParallelTrainer:
                 self._updater.step()
         return Record(loss.value if own else 0.0, share, sent, watch.seconds)
 
-    def state(self) -> dict[str, Tensor] | None:
+    def state(self) -> dict[str, Any] | None:
         """Rank 0's weights."""
-        return in_order(self._stage.state_dict(), self._plan.state_names) if self._rank == 0 else None
+        return in_order(self._plan.state_names, self._stage.state_dict()) if self._rank == 0 else None
 
     def _own(self, items: Sequence[int]) -> tuple[int, ...]:
         return split_items(tuple(items), self._layout.conv_workers)[self._rank]

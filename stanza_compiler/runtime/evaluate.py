@@ -11,7 +11,7 @@ from .loss import Loss, measure
 from .program import Program
 
 
-def evaluate(program: Program, dataset: Any, state: Mapping[str, Tensor], *, batch_size: int) -> str:
+def evaluate(program: Program, dataset: Any, state: Mapping[str, Any], *, batch_size: int) -> str:
     """A line with the mean loss of `dataset` and, for class scores [B, C] and labels [B], the accuracy."""
     model = program.build_model()
     model.load_state_dict(state)

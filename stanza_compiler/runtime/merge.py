@@ -1,5 +1,9 @@
-"""The stages' weights put together under the names of the uncut model."""
+"""The stages' weights put together under the names of the uncut model.
 
+A state is what state_dict() gives: tensors and extra states by name, and modules' versions in `_metadata`.
+"""
+
+from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -9,33 +13,53 @@ from torch import Tensor
 
 
 def move_state(
-    state: Mapping[str, Tensor] | None, source: int, rank: int, group: dist.ProcessGroup
-) -> dict[str, Tensor] | None:
+    state: Mapping[str, Any] | None, source: int, rank: int, group: dist.ProcessGroup
+) -> dict[str, Any] | None:
     """`state` of rank `source` on rank 0; None on the other ranks. Ranks 0 and `source` have to call it."""
     if rank not in (0, source):
         return None
     if source == 0:
         return on_cpu(state or {})
     if rank == source:
-        tensors = on_cpu(state or {})
+        own = on_cpu(state or {})
+        tensors = {name: value for name, value in own.items() if isinstance(value, Tensor)}
         forms = [(name, tensor.shape, tensor.dtype) for name, tensor in tensors.items()]
-        dist.send_object_list([forms], dst=0, group=group)
+        others = {name: value for name, value in own.items() if name not in tensors}
+        dist.send_object_list([(forms, others, _versions(own))], dst=0, group=group)
         for tensor in tensors.values():
             dist.send(tensor.contiguous(), dst=0, group=group)
         return None
     received: list[Any] = [None]
     dist.recv_object_list(received, src=source, group=group)
-    tensors = {}
-    for name, shape, dtype in received[0]:
-        tensors[name] = torch.empty(shape, dtype=dtype)
-        dist.recv(tensors[name], src=source, group=group)
-    return tensors
+    forms, moved, versions = received[0]
+    for name, shape, dtype in forms:
+        moved[name] = torch.empty(shape, dtype=dtype)
+        dist.recv(moved[name], src=source, group=group)
+    return _with_versions(moved, versions)
 
 
-def in_order(state: Mapping[str, Tensor], names: Sequence[str]) -> dict[str, Tensor]:
-    """The state on the CPU in the order of the model's own state_dict."""
-    return on_cpu({name: state[name] for name in names})
+def in_order(names: Sequence[str], *states: Mapping[str, Any]) -> dict[str, Any]:
+    """The states as one on the CPU, in the order of the model's own state_dict; of two equal names the last counts."""
+    merged: dict[str, Any] = {}
+    versions: dict[str, Any] = {}
+    for state in states:
+        merged |= state
+        versions |= _versions(state)
+    return on_cpu(_with_versions({name: merged[name] for name in names}, versions))
 
 
-def on_cpu(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    return {name: tensor.detach().cpu() for name, tensor in state.items()}
+def on_cpu(state: Mapping[str, Any]) -> dict[str, Any]:
+    moved = {name: value.detach().cpu() if isinstance(value, Tensor) else value for name, value in state.items()}
+    return _with_versions(moved, _versions(state))
+
+
+def _versions(state: Mapping[str, Any]) -> dict[str, Any]:
+    """The versions of modules by path, which load_state_dict() shows to modules that can read older states."""
+    return getattr(state, "_metadata", None) or {}
+
+
+def _with_versions(state: Mapping[str, Any], versions: Mapping[str, Any]) -> dict[str, Any]:
+    """`state` as state_dict() would give it."""
+    ordered = OrderedDict(state)
+    ordered._metadata = dict(versions)  # type: ignore[attr-defined]  # where torch itself keeps them
+    return ordered

@@ -1,9 +1,9 @@
 """One synchronous step of a layer-separated program."""
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
-from torch import Tensor
 
 from .agreement import agree
 from .batches import Source
@@ -104,7 +104,7 @@ class SeparatedTrainer:
         loss = fc.loss if fc is not None else None
         return Record(loss.value if loss else 0.0, loss.count if loss else 0.0, sent, watch.seconds)
 
-    def state(self) -> dict[str, Tensor] | None:
+    def state(self) -> dict[str, Any] | None:
         """CONV rank 0's and host 0's tensors, merged on rank 0."""
         fc_state = self._fc.stage.state_dict() if self._fc is not None else None
         fc_state = move_state(fc_state, self._layout.hosts[0], self._rank, self._groups.meta)
@@ -112,4 +112,4 @@ class SeparatedTrainer:
             return None
         assert self._conv is not None
         assert fc_state is not None
-        return in_order({**fc_state, **self._conv.stage.state_dict()}, self._plan.state_names)
+        return in_order(self._plan.state_names, fc_state, self._conv.stage.state_dict())

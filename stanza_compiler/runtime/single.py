@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from .batches import Source
 from .loss import measure
@@ -40,6 +39,6 @@ class SingleProcessTrainer:
                 self._updater.step()
         return Record(loss.value, loss.count, 0, watch.seconds)
 
-    def state(self) -> dict[str, Tensor] | None:
+    def state(self) -> dict[str, Any] | None:
         """The model's weights."""
         return on_cpu(self._model.state_dict())

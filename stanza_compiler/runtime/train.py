@@ -82,7 +82,7 @@ class _Run:
                 size = self._arguments.batch_size or self._plan.batch_size
                 print(evaluate(self._program, dataset, state, batch_size=size), flush=True)
 
-    def _steps(self, groups: Groups | None, device: torch.device) -> dict[str, torch.Tensor] | None:
+    def _steps(self, groups: Groups | None, device: torch.device) -> dict[str, Any] | None:
         arguments, rank = self._arguments, self._world.rank
         dataset = self._make_dataset()
         length = len(dataset) if dataset is not None else None

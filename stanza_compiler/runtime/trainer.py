@@ -2,9 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
-
-from torch import Tensor
+from typing import Any, Protocol
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,5 +24,5 @@ class Trainer(Protocol):
     def step(self, number: int, items: Sequence[int]) -> Record:
         """Train on one global batch; steps count from 1."""
 
-    def state(self) -> dict[str, Tensor] | None:
+    def state(self) -> dict[str, Any] | None:
         """The trained weights under their original names on rank 0, None elsewhere; every rank has to call it."""

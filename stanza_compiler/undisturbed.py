@@ -1,0 +1,44 @@
+"""Running a model without leaving a trace in it or in the random numbers."""
+
+import contextlib
+import random
+from collections.abc import Iterator
+
+import numpy as np
+import torch
+from torch import nn
+
+
+@contextlib.contextmanager
+def preserved(module: nn.Module) -> Iterator[None]:
+    """Put buffers, modes, plain attributes and the random state back to what they were."""
+    values = [(buffer, buffer.detach().clone()) for buffer in module.buffers()]
+    held = [(child, dict(vars(child)), dict(child._buffers)) for child in module.modules()]
+    with torch.random.fork_rng():
+        try:
+            yield
+        finally:
+            for child, attributes, buffers in held:
+                vars(child).clear()
+                vars(child).update(attributes)
+                child._buffers.clear()
+                child._buffers.update(buffers)
+            with torch.no_grad():
+                for buffer, value in values:
+                    if not torch.equal(buffer, value):  # an expanded buffer can't be written, not even here
+                        buffer.copy_(value)
+
+
+@contextlib.contextmanager
+def seeded(seed: int) -> Iterator[None]:
+    """torch, random and numpy draw from `seed`; afterwards they go on where they were."""
+    python_state, numpy_state = random.getstate(), np.random.get_state()
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        random.seed(seed)
+        np.random.seed(seed)
+        try:
+            yield
+        finally:
+            random.setstate(python_state)
+            np.random.set_state(numpy_state)
