@@ -55,10 +55,13 @@ _EXCEPTIONS: tuple[tuple[type[nn.Module], dict[str, Callable[[Any], Any]]], ...]
 
 
 def is_leaf(module: nn.Module) -> bool:
-    """Whether a module is torch's own and holds its children itself, so that one line builds it."""
+    """Whether a module is one of torch's layers and holds its children itself, so that one line builds it.
+
+    A layer with a parametrization, such as weight_norm's, is of a class that torch.nn.utils makes: no layer.
+    """
     containers = (nn.Sequential, nn.ModuleList, nn.ModuleDict, nn.ParameterList, nn.ParameterDict)
     return (
-        type(module).__module__.startswith("torch.nn.")
+        type(module).__module__.startswith("torch.nn.modules.")
         and not isinstance(module, containers)
         and type(module) is not nn.Module
     )

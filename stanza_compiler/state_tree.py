@@ -110,7 +110,7 @@ class _Walk:
             self.aliases[path] = self.modules[id(module)]
             return
         self.modules[id(module)] = path
-        if path and (is_leaf(module) or path in self.used):
+        if path and (path in self.used or (is_leaf(module) and not self._is_shared_out(module))):
             roles = self._roles(path, [*module.parameters(), *module.buffers()])
             self.leaves[path] = roles
             for name, parameter in module.named_parameters(prefix=path):
@@ -132,6 +132,10 @@ class _Walk:
         for name, child in module._modules.items():
             if child is not None:
                 self.visit(f"{path}.{name}" if path else name, child)
+
+    def _is_shared_out(self, module: nn.Module) -> bool:
+        """Whether both sides of the cut read tensors of a layer that nobody calls."""
+        return len(set().union(*(self.roles_of_tensor.get(id(tensor), ()) for tensor in module.parameters()))) > 1
 
     def _roles(self, path: str, tensors: list[torch.Tensor]) -> frozenset[Role]:
         """Who uses it, or a tensor in it; else whoever holds what stands before it."""
@@ -163,11 +167,14 @@ def _tensors_at(root: nn.Module, path: str) -> Iterable[torch.Tensor]:
 
 def _styles(root: nn.Module, walk: _Walk) -> dict[str, str]:
     styles: dict[str, str] = {}
+    held = {**walk.leaves, **walk.tensors}
+    for name, target in (*walk.aliases.items(), *walk.ties.items()):
+        held[name] = frozenset().union(*(roles for path, roles in held.items() if _related(path, target)))
     for path, module in root.named_modules():
         if path in walk.leaves:
             continue
         prefix = f"{path}." if path else ""
-        inside = [roles for name, roles in (*walk.leaves.items(), *walk.tensors.items()) if name.startswith(prefix)]
+        inside = [roles for name, roles in held.items() if name.startswith(prefix)]
         if not inside and path:
             continue
         children = [

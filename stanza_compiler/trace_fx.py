@@ -8,6 +8,7 @@ import torch
 from torch import fx, nn
 
 from stanza_compiler.call import Call
+from stanza_compiler.constructors import is_leaf
 from stanza_compiler.modes import Traced
 from stanza_compiler.sources import record_line
 from stanza_compiler.structure import Structure, take_apart
@@ -33,6 +34,9 @@ class _Tracer(fx.Tracer):
         self.proxy_buffer_attributes = True
         self.call = call
         self.results: list[Structure] = []
+
+    def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
+        return is_leaf(m)
 
     def create_node(self, *args: Any, **kwargs: Any) -> fx.Node:
         node = super().create_node(*args, **kwargs)
