@@ -5,8 +5,8 @@ import linecache
 import random
 import traceback
 import warnings
-from collections import Counter
-from collections.abc import Callable, Iterator
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -17,9 +17,10 @@ from torch import fx, nn
 
 from stanza_compiler.comparison import Observation, difference, observe, preserved, repeats_itself, seeded
 from stanza_compiler.eager_lines import first_loss
-from stanza_compiler.errors import TraceError
+from stanza_compiler.errors import TraceError, UsageError
 from stanza_compiler.loader import RUN_IT, Source, first_line, user_code, user_line
 from stanza_compiler.modes import Traced, follows_mode, merge
+from stanza_compiler.quantities import did_you_mean
 from stanza_compiler.sources import node_source, short_path
 from stanza_compiler.trace_export import BatchError, export
 from stanza_compiler.trace_fx import symbolic_trace
@@ -43,6 +44,7 @@ class _Setting:
     training: bool
     seed: int = 0
     attributes: tuple[tuple[str, str, Any], ...] = ()
+    leaves: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,30 +56,61 @@ class _OneMode:
     drew: bool
 
 
-def trace(source: Source, *, front_end: Literal["auto", "fx", "export"] = "auto", verify: bool = True) -> Trace:
+def trace(
+    source: Source,
+    *,
+    front_end: Literal["auto", "fx", "export"] = "auto",
+    verify: bool = True,
+    leaves: tuple[str, ...] = (),
+) -> Trace:
     """Trace a copy of the model; with `verify`, believe the graph only once it equals the eager model.
 
-    `auto` takes torch.fx and, where that refuses or is not equal, torch.export. Equal means: outputs, loss and
-    gradients in train mode, outputs in eval mode, at two batch sizes. Raises TraceError with the user's line and the
-    cause.
+    `auto` takes torch.fx and, where that refuses or is not equal, torch.export; where one submodule is to blame for
+    both, torch.fx keeps that submodule whole, as it does those of `leaves`. Equal means: outputs, loss and gradients in
+    train mode, outputs in eval mode, at two batch sizes. Raises TraceError with the user's line and the cause.
     """
+    opaque = dict.fromkeys(leaves, "--leaf")
+    _forbid_unknown(source, opaque)
     expected = _observe_eagerly(source) if verify else []
-    traced = _by_either(source, expected) if front_end == "auto" else _believed(source, front_end, expected)
+    if front_end == "auto":
+        traced = _by_any(source, expected, opaque)
+    else:
+        traced = _believed(source, front_end, expected, opaque)
     if verify and not repeats_itself(source):
         what = "a second call of forward() gives another output than the first: it keeps something in an attribute"
         raise TraceError(source.place, what, "keep it in a buffer")
     return traced
 
 
-def _by_either(source: Source, expected: list[tuple[_Step, Observation]]) -> Trace:
+def _forbid_unknown(source: Source, leaves: Iterable[str]) -> None:
+    modules = [path for path, _ in source.module.named_modules() if path]
+    for path in leaves:
+        if path not in modules:
+            remedy = did_you_mean(path, modules)
+            raise UsageError("--leaf", f"the model has no submodule {path}", f"{remedy}give its path, such as layer1.0")
+
+
+def _by_any(source: Source, expected: list[tuple[_Step, Observation]], opaque: dict[str, str]) -> Trace:
+    """By torch.fx, else by torch.export, else by torch.fx with the submodule that is to blame kept whole."""
     try:
-        return _believed(source, "fx", expected)
-    except TraceError as first:
+        return _believed(source, "fx", expected, opaque)
+    except TraceError as error:
+        first = error
+    why = f"{first.place}: {first.what}"
+    if opaque:
+        second = first
+    else:
         try:
-            traced = _believed(source, "export", expected)
-        except TraceError as second:
-            raise _joined(first, second) from second
-        return replace(traced, why=f"{first.place}: {first.what}")
+            return replace(_believed(source, "export", expected, opaque), why=why)
+        except TraceError as error:
+            second = error
+    blamed = first.module or second.module
+    if blamed and not any(f"{blamed}.".startswith(f"{path}.") for path in opaque):
+        try:
+            return _by_any(source, expected, {**opaque, blamed: why})
+        except TraceError:  # what went wrong first tells more
+            pass
+    raise _joined(first, second) if second is not first else first
 
 
 def _joined(first: TraceError, second: TraceError) -> TraceError:
@@ -88,11 +121,15 @@ def _joined(first: TraceError, second: TraceError) -> TraceError:
     return TraceError(first.place, f"{first.what} ({second.what}{where})", first.remedy)
 
 
-def _believed(source: Source, front_end: FrontEnd, expected: list[tuple[_Step, Observation]]) -> Trace:
+def _believed(
+    source: Source, front_end: FrontEnd, expected: list[tuple[_Step, Observation]], opaque: dict[str, str]
+) -> Trace:
     """The trace of both modes by one front-end, once nothing in it is frozen and it equals the eager model."""
     if front_end == "fx":
         _forbid_hooks(source)
-    setting = _Setting(front_end, training=True)
+    elif opaque:
+        raise TraceError(source.place, "torch.export keeps no module whole", "leave out --leaf or --trace export")
+    setting = _Setting(front_end, training=True, leaves=frozenset(opaque))
     training = _traced(source, setting)
     evaluation = _traced(source, replace(setting, training=False))
     _forbid_random(source, setting, training, evaluation)
@@ -100,7 +137,7 @@ def _believed(source: Source, front_end: FrontEnd, expected: list[tuple[_Step, O
     merged = merge(training.traced, evaluation.traced)
     if follows_mode(merged.graph):
         _forbid_unsteady(source, setting, training)
-    traced = Trace(training.root, merged.graph, _op_names(merged.graph), merged.result, front_end)
+    traced = Trace(training.root, merged.graph, _op_names(merged.graph), merged.result, front_end, opaque=opaque)
     _compare(source, traced, expected)
     return traced
 
@@ -126,11 +163,11 @@ def _traced(source: Source, setting: _Setting) -> _OneMode:
     with seeded(setting.seed):
         before = _random_state()
         try:
-            traced = _by_front_end(source, setting.front_end, root)
+            traced = _by_front_end(source, setting, root)
         except TraceError:
             raise
         except Exception as error:
-            raise _refusal(source, setting.front_end, error) from error
+            raise _refusal(source, setting.front_end, error, module=_module_at(error, root)) from error
         drew = _random_state() != before
     for module, mode in zip(root.modules(), modes, strict=True):
         module.training = mode
@@ -138,9 +175,17 @@ def _traced(source: Source, setting: _Setting) -> _OneMode:
     return _OneMode(root, traced, drew)
 
 
-def _by_front_end(source: Source, front_end: FrontEnd, root: nn.Module) -> Traced:
-    if front_end == "fx":
-        return symbolic_trace(root, source.call)
+def _module_at(error: Exception, root: nn.Module) -> str:
+    """The path of the submodule in whose own code `error` arose; empty for the model itself and unknown ones."""
+    paths = {id(module): path for path, module in root.named_modules()}
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    owners = (paths.get(id(frame.f_locals.get("self"))) for frame in reversed(frames))
+    return next((path for path in owners if path is not None), "")
+
+
+def _by_front_end(source: Source, setting: _Setting, root: nn.Module) -> Traced:
+    if setting.front_end == "fx":
+        return symbolic_trace(root, source.call, leaves=setting.leaves)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # what torch.export warns of, the comparison with the eager model decides
         exported = export(root, source.call)
@@ -200,22 +245,23 @@ def _forbid_random(source: Source, setting: _Setting, training: _OneMode, evalua
     for one in (training, evaluation):
         mode = replace(setting, training=one is training)
         for seed in range(1, 9) if one.drew else ():
-            if place := _first_difference(source, one, replace(mode, seed=seed)):
-                raise TraceError(place, f"{tool} freezes random numbers that forward() draws", layer)
+            if found := _first_difference(source, one, replace(mode, seed=seed)):
+                what = f"{tool} freezes random numbers that forward() draws"
+                raise TraceError(found[0], what, layer, module=found[1])
         if one.drew:
             _forbid_unsteady(source, mode, one)
             raise TraceError(source.place, f"{tool} freezes random numbers that forward() draws", layer)
         attributes = _changed_attributes(source, setting.front_end, one)
-        if attributes and (place := _first_difference(source, one, replace(mode, attributes=attributes))):
+        if attributes and (found := _first_difference(source, one, replace(mode, attributes=attributes))):
             what = f"{tool} freezes an attribute that forward() changes"
-            raise TraceError(place, what, "keep it in a buffer")
+            raise TraceError(found[0], what, "keep it in a buffer", module=found[1])
 
 
 def _forbid_unsteady(source: Source, setting: _Setting, one: _OneMode) -> None:
     """Raise TraceError where tracing in the same setting once more gives another graph."""
-    if place := _first_difference(source, one, setting):
+    if found := _first_difference(source, one, setting):
         what = f"{_TOOLS[setting.front_end]} freezes what differs from call to call, such as the time"
-        raise TraceError(place, what, "make it an input")
+        raise TraceError(found[0], what, "make it an input", module=found[1])
 
 
 def _changed_attributes(source: Source, front_end: FrontEnd, one: _OneMode) -> tuple[tuple[str, str, Any], ...]:
@@ -236,7 +282,7 @@ def _changed_attributes(source: Source, front_end: FrontEnd, one: _OneMode) -> t
 
 def _changes(before: nn.Module, after: nn.Module) -> tuple[tuple[str, str, Any], ...]:
     return tuple(
-        (path, name, value)
+        (path, name, value.copy() if isinstance(value, OrderedDict) else value)
         for path, module in before.named_modules()
         for name, value in vars(after.get_submodule(path)).items()
         if name != "training" and _differs(vars(module).get(name), value)
@@ -244,7 +290,9 @@ def _changes(before: nn.Module, after: nn.Module) -> tuple[tuple[str, str, Any],
 
 
 def _differs(before: Any, after: Any) -> bool:
-    """Whether a plain attribute, a number, text or tensor, is another one after a call."""
+    """Whether a plain attribute, a number, text, tensor or a module's hooks, is another one after a call."""
+    if isinstance(after, OrderedDict):
+        return list(before or ()) != list(after)
     if isinstance(after, torch.Tensor):
         return after is not before and not (isinstance(before, torch.Tensor) and _equal(before, after))
     return isinstance(after, bool | int | float | str) and before != after
@@ -254,8 +302,8 @@ def _equal(one: torch.Tensor, other: torch.Tensor) -> bool:
     return one.shape == other.shape and torch.equal(one, other)
 
 
-def _first_difference(source: Source, one: _OneMode, setting: _Setting) -> str:
-    """The user's line where a trace in another setting leaves the graph; empty when it is the same graph."""
+def _first_difference(source: Source, one: _OneMode, setting: _Setting) -> tuple[str, str] | None:
+    """The user's line, and its module, where a trace in another setting leaves the graph; None for the same graph."""
     other = _traced(source, setting)
     graph, twins = one.traced.graph, other.traced.graph
     for node, twin in itertools.zip_longest(graph.nodes, twins.nodes):
@@ -267,8 +315,13 @@ def _first_difference(source: Source, one: _OneMode, setting: _Setting) -> str:
                 node.op == "get_attr" and _changed(attribute(one.root, node.target), attribute(other.root, twin.target))
             )
         ):
-            return _odd_line(source, (node, graph), (twin, twins))
-    return ""
+            return _odd_line(source, (node, graph), (twin, twins)), _module_of(node or twin)
+    return None
+
+
+def _module_of(node: fx.Node | None) -> str:
+    stack = node.meta.get("nn_module_stack") if node is not None else None
+    return str(next(iter(reversed(stack.values())))[0]) if stack else ""
 
 
 def _odd_line(source: Source, *sides: tuple[fx.Node | None, fx.Graph]) -> str:
@@ -311,11 +364,11 @@ def _ran(function: Callable[..., Any] | None, error: Exception) -> bool:
     return any(frame.f_code is code for frame, _ in traceback.walk_tb(error.__traceback__))
 
 
-def _refusal(source: Source, front_end: FrontEnd, error: Exception) -> TraceError:
+def _refusal(source: Source, front_end: FrontEnd, error: Exception, *, module: str) -> TraceError:
     place = user_line(error, source.root) or _any_line(error) or source.place
     first = first_line(error)
     if front_end == "export":
-        return _export_refusal(source, place, error)
+        return _export_refusal(source, place, error, module)
     cause = first.partition(". See the torch.fx docs")[0].partition(". This can be attempted")[0]
     if "inputs to control flow" in first:
         cause = f"the branch `{_code_at(source, place)}` depends on a tensor or its size"
@@ -324,10 +377,10 @@ def _refusal(source: Source, front_end: FrontEnd, error: Exception) -> TraceErro
         remedy = "replace Python arithmetic on tensors or sizes there by torch functions"
     else:
         remedy = "rewrite that line in torch operations"
-    return TraceError(place, f"torch.fx can't trace this: {cause}", remedy)
+    return TraceError(place, f"torch.fx can't trace this: {cause}", remedy, module=module)
 
 
-def _export_refusal(source: Source, place: str, error: Exception) -> TraceError:
+def _export_refusal(source: Source, place: str, error: Exception, module: str) -> TraceError:
     cause = f"torch.export can't trace this: {type(error).__name__}: {first_line(error)}"
     remedy = "rewrite that line in torch operations"
     if isinstance(error, BatchError):
@@ -335,7 +388,7 @@ def _export_refusal(source: Source, place: str, error: Exception) -> TraceError:
     elif "data-dependent" in str(error):
         cause = f"torch.export: the branch `{_code_at(source, place)}` depends on a tensor's values"
         remedy = "use torch.where, or decide it outside forward()"
-    return TraceError(place, cause, remedy)
+    return TraceError(place, cause, remedy, module=module)
 
 
 def _any_line(error: Exception) -> str:
@@ -385,4 +438,5 @@ def _compare(source: Source, traced: Trace, expected: list[tuple[_Step, Observat
             lines = {node_source(node, source.root) for node in traced.names} - {""}
             loss = first_loss(source, tool, lines)
             place, cause = (loss.line, loss.cause) if loss else (source.place, f"the graph of {tool} is not the model")
-            raise TraceError(place, f"{cause}: {mode} {first}", "rewrite it in torch functions that act on every call")
+            remedy = "rewrite it in torch functions that act on every call"
+            raise TraceError(place, f"{cause}: {mode} {first}", remedy, module=loss.module if loss else "")

@@ -90,6 +90,9 @@ def stanza_compile(
     cut_after: Annotated[str | None, typer.Option(metavar="OP", help="last op or module of CONV")] = None,
     plan: Annotated[str | None, typer.Option(metavar="FILE", help="take cut and allocation of a plan.json")] = None,
     trace: Annotated[str, typer.Option(metavar="NAME", help="front-end: auto, fx or export")] = "auto",
+    leaves: Annotated[
+        list[str] | None, typer.Option("--leaf", metavar="MODULE", help="keep this submodule whole")
+    ] = None,
     inputs: Annotated[
         list[str] | None, typer.Option("--input", metavar="SPEC", help="32x3x224x224:float32 or 4x12:int64[0,500)")
     ] = None,
@@ -153,6 +156,7 @@ def stanza_compile(
         batch_axes=tuple(batch_axis("--batch-axis", text) for text in batch_axes or ()),
         measure=machines.device.name == MEASURE,
         trace=cast(Literal["auto", "fx", "export"], one_of("--trace", trace, ("auto", "fx", "export"))),
+        leaves=tuple(leaves or ()),
         verify=not no_verify,
         dry_run=dry_run,
         force=force,

@@ -65,13 +65,19 @@ def spell(graph: fx.Graph) -> None:
         if spelling is None:
             continue
         if not spelling.op:
-            node.replace_all_uses_with(spelling.args[0])
+            node.replace_all_uses_with(_first(spelling))
             graph.erase_node(node)
             continue
         if spelling.target is operator.setitem:
-            node.replace_all_uses_with(spelling.args[0])
+            node.replace_all_uses_with(_first(spelling))
         node.op, node.target = spelling.op, spelling.target  # in place, so that it keeps its name
         node.args, node.kwargs = spelling.args, spelling.kwargs
+
+
+def _first(spelling: Spelling) -> fx.Node:
+    base = spelling.args[0]
+    assert isinstance(base, fx.Node)
+    return base
 
 
 class _Device:
@@ -145,11 +151,11 @@ class _Bound:
 
     def keywords(self, device: _Device) -> dict[str, Any]:
         """The keyword-only arguments that differ from their defaults, without what belongs to the tracing machine."""
-        kept = {}
+        kept: dict[str, Any] = {}
         for argument in self.arguments:
             if not argument.kwarg_only or argument.name not in self.node.kwargs:
                 continue
-            value = self.node.kwargs[argument.name]
+            value: Any = self.node.kwargs[argument.name]
             if argument.name in ("pin_memory", "layout", "non_blocking"):
                 continue
             if argument.name == "device":

@@ -26,6 +26,7 @@ from stanza_compiler.passes.profile import profile
 from stanza_compiler.passes.split import split
 from stanza_compiler.passes.trace import trace
 from stanza_compiler.plan import SCHEMA_VERSION, Plan, to_json
+from stanza_compiler.traced import Trace
 
 T = TypeVar("T")
 OnPass = Callable[[str, object, float], None]
@@ -70,7 +71,7 @@ class _Timer:
 
 
 def _compile(options: Options, source: Source, out: Path, run: _Timer) -> Compilation:
-    traced = run.tell("trace", trace(source, front_end=options.trace, verify=options.verify))
+    traced = run.tell("trace", trace(source, front_end=options.trace, verify=options.verify, leaves=options.leaves))
     profiled = profile(source, traced)
     if options.measure:
         profiled = dataclasses.replace(profiled, graph=measure(source, traced, profiled.graph))
@@ -79,8 +80,7 @@ def _compile(options: Options, source: Source, out: Path, run: _Timer) -> Compil
     coupled = coupling(source, traced, graph) if options.verify else Coupling(notes=(_UNTESTED,))
     rules = run.tell("legality", legality(profiled, traced.root, coupled))
     plan = run.tell("partition", partition(graph, rules, options.cluster, options.request))
-    if traced.why:
-        plan = dataclasses.replace(plan, notes=(f"traced by torch.export, because {traced.why}", *plan.notes))
+    plan = dataclasses.replace(plan, notes=(*_how_traced(traced), *plan.notes))
     stages = run.tell("split", split(traced, plan, graph))
     plan = dataclasses.replace(
         plan,
@@ -98,6 +98,13 @@ def _compile(options: Options, source: Source, out: Path, run: _Timer) -> Compil
             plan = dataclasses.replace(plan, certificate=run.tell("certify", certify(source, folder)))
         _write_reports(folder, plan, graph)
     return Compilation(plan, graph, out)
+
+
+def _how_traced(traced: Trace) -> Iterator[str]:
+    if traced.why:
+        yield f"traced by torch.export, because {traced.why}"
+    for path, why in traced.opaque.items():
+        yield f"{path} is kept whole, as the model's own class: {why}"
 
 
 _UNTESTED = "--no-verify: neither the trace nor the program was compared with the model"

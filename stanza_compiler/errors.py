@@ -21,7 +21,11 @@ class LoadError(StanzaError):
 
 
 class TraceError(StanzaError):
-    """No front-end turns the model into a graph that equals it."""
+    """No front-end turns the model into a graph that equals it; `module` is the path of the one that is to blame."""
+
+    def __init__(self, place: str, what: str, remedy: str, *, module: str = "") -> None:
+        super().__init__(place, what, remedy)
+        self.module = module
 
 
 class ProfileError(StanzaError):

@@ -22,8 +22,9 @@ class InputSpec:
 class Options:
     """The command line as data; defaults are those of the command line.
 
-    `batch_axes` maps an input's name to its batch axis, None for an input without one. `dump` names the pass
-    whose result is printed. `measure` times ops on this machine instead of pricing them by the device model.
+    `leaves` are the paths of modules to keep whole. `batch_axes` maps an input's name to its batch axis, None for an
+    input without one. `dump` names the pass whose result is printed. `measure` times ops on this machine instead of
+    pricing them by the device model.
     """
 
     source: str
@@ -34,6 +35,7 @@ class Options:
     batch_axes: tuple[tuple[str, int | None], ...] = ()
     measure: bool = False
     trace: Literal["auto", "fx", "export"] = "auto"
+    leaves: tuple[str, ...] = ()
     verify: bool = True
     dry_run: bool = False
     force: bool = False

@@ -91,8 +91,8 @@ def put_together(structure: Structure, values: Sequence[Any], *, training: bool)
     children = [put_together(child, values, training=training) for child in structure.children]
     if issubclass(structure.kind, dict):
         pairs = dict(zip(structure.names, children, strict=True))
-        kind: Any = structure.kind
-        return kind(**pairs) if dataclasses.is_dataclass(kind) else kind(pairs)
+        make: Any = structure.kind
+        return make(**pairs) if dataclasses.is_dataclass(structure.kind) else make(pairs)
     if structure.names:
         made: Any = structure.kind(**dict(zip(structure.names, children, strict=True)))
         return made

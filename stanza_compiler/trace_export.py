@@ -173,7 +173,7 @@ class _Unlifting:
     def _copied(self, module: nn.Module, given: dict[fx.Node, Any], inside: tuple[Region, ...]) -> Sequence[Any]:
         """Copy the graph of `module`, whose placeholders are `given`; its outputs."""
         graph: fx.Graph = module.graph  # type: ignore[assignment]  # it is a GraphModule
-        values = dict(given)
+        values: dict[Any, Any] = dict(given)
         for node in graph.nodes:
             if node.op == "placeholder":
                 if node not in values:
@@ -186,13 +186,14 @@ class _Unlifting:
             elif (region := _region(node)) is not None:
                 values[node] = self._inlined(node, region, values, inside)
             elif node.target is operator.getitem and isinstance(values[node.all_input_nodes[0]], tuple | list):
-                values[node] = values[node.all_input_nodes[0]][node.args[1]]
+                index: Any = node.args[1]
+                values[node] = values[node.all_input_nodes[0]][index]
             elif not _ASSERTIONS.match(_name(node.target)):
                 values[node] = self._call(node, values, inside)
         raise AssertionError("a graph without an output")
 
     def _inlined(
-        self, node: fx.Node, region: Region, values: dict[fx.Node, Any], inside: tuple[Region, ...]
+        self, node: fx.Node, region: Region, values: dict[Any, Any], inside: tuple[Region, ...]
     ) -> Sequence[Any]:
         at = next(index for index, argument in enumerate(node.args) if _is_graph(values, argument))
         body = values[node.args[at]]

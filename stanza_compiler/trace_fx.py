@@ -14,9 +14,12 @@ from stanza_compiler.sources import record_line
 from stanza_compiler.structure import Structure, take_apart
 
 
-def symbolic_trace(root: nn.Module, call: Call) -> Traced:
-    """Trace `root` in the mode that it is in. Raises whatever torch.fx and the model raise."""
-    tracer = _Tracer(call)
+def symbolic_trace(root: nn.Module, call: Call, *, leaves: frozenset[str] = frozenset()) -> Traced:
+    """Trace `root` in the mode that it is in, the modules at the paths `leaves` as single calls.
+
+    Raises whatever torch.fx and the model raise.
+    """
+    tracer = _Tracer(call, leaves)
     graph = tracer.trace(root)
     _keep_placeholder_names(graph, call)
     return Traced(graph, tracer.results[-1])
@@ -29,20 +32,20 @@ class _Tracer(fx.Tracer):
     defaults, keywords and containers mean what they mean in eager mode.
     """
 
-    def __init__(self, call: Call) -> None:
+    def __init__(self, call: Call, leaves: frozenset[str]) -> None:
         super().__init__(autowrap_modules=(math,))
         self.proxy_buffer_attributes = True
-        self.call = call
+        self.call, self.leaves = call, leaves
         self.results: list[Structure] = []
-
-    def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
-        return is_leaf(m)
 
     def create_node(self, *args: Any, **kwargs: Any) -> fx.Node:
         node = super().create_node(*args, **kwargs)
         if node.op not in ("placeholder", "output"):
             record_line(node)
         return node
+
+    def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
+        return module_qualified_name in self.leaves or is_leaf(m)
 
     def create_args_for_root(
         self, root_fn: Callable[..., Any], is_module: bool, concrete_args: Any = None

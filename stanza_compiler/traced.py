@@ -3,7 +3,7 @@
 import contextlib
 import copy
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import torch
@@ -63,7 +63,8 @@ class Trace:
 
     `names` gives each call's op name: its module path (`classifier.1`, the second call `classifier.1#2`),
     else its fx node name. The graph returns a flat tuple; `result` is the structure of the model's own output.
-    `front_end` is what traced it, `why` the reason when that is the second choice.
+    `front_end` is what traced it, `why` the reason when that is the second choice. `opaque` are the modules that are
+    kept whole as the user's own class, each with the reason.
     """
 
     root: nn.Module
@@ -72,6 +73,7 @@ class Trace:
     result: Structure
     front_end: Literal["fx", "export"]
     why: str = ""
+    opaque: dict[str, str] = field(default_factory=dict)
 
     def run(self, *args: Any, **kwargs: Any) -> Any:
         """Call the graph as the model is called; no code is generated, so that no name can break it."""
