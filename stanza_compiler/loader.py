@@ -216,12 +216,6 @@ def _build(user: ModuleType, attribute: str | None, root: Path, place: str) -> n
     for name, parameter in thing.named_parameters():
         if isinstance(parameter, nn.parameter.UninitializedParameter):
             raise LoadError(place, f"parameter {name} has no shape yet", "run the lazy module once in build_model()")
-    for path, module in thing.named_modules():
-        for name, value in vars(module).items():
-            if isinstance(value, torch.Tensor) and value.grad_fn is not None:
-                full = f"{path}.{name}" if path else name
-                remedy = "compute it in forward(), or use torch.nn.utils.parametrizations for norms of weights"
-                raise LoadError(place, f"{full} is computed from parameters before forward() runs", remedy)
     return thing
 
 

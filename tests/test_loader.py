@@ -265,9 +265,6 @@ REMEDY = "fix it so that the model runs by itself"
         ("build_model = 7\n", "model.py: build_model is a int, no module; name a class, instance or factory"),
         (MODEL.replace("return Net()", "return nn.DataParallel(Net())"), "model.py: the model is wrapped in "
          "DataParallel; return the module inside it"),
-        (MODEL.replace("return Net()", "net = Net()\n    net.fc.double = net.fc.weight * 2\n    return net"),
-         "model.py: fc.double is computed from parameters before forward() runs; compute it in forward(), or use "
-         "torch.nn.utils.parametrizations for norms of weights"),
         (MODEL.replace("nn.Linear(3, 2)", "nn.LazyLinear(2)"), "model.py: parameter fc.weight has no shape yet; "
          "run the lazy module once in build_model()"),
         (MODEL.replace("def example_inputs", "def other"), "model.py: no example_inputs() in it; define it or pass "
