@@ -5,7 +5,7 @@ import linecache
 import random
 import traceback
 import warnings
-from collections import Counter
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -282,7 +282,7 @@ def _changed_attributes(source: Source, front_end: FrontEnd, one: _OneMode) -> t
 
 def _changes(before: nn.Module, after: nn.Module) -> tuple[tuple[str, str, Any], ...]:
     return tuple(
-        (path, name, value)
+        (path, name, value.copy() if isinstance(value, OrderedDict) else value)
         for path, module in before.named_modules()
         for name, value in vars(after.get_submodule(path)).items()
         if name != "training" and _differs(vars(module).get(name), value)
@@ -290,7 +290,9 @@ def _changes(before: nn.Module, after: nn.Module) -> tuple[tuple[str, str, Any],
 
 
 def _differs(before: Any, after: Any) -> bool:
-    """Whether a plain attribute, a number, text or tensor, is another one after a call."""
+    """Whether a plain attribute, a number, text, tensor or a module's hooks, is another one after a call."""
+    if isinstance(after, OrderedDict):
+        return list(before or ()) != list(after)
     if isinstance(after, torch.Tensor):
         return after is not before and not (isinstance(before, torch.Tensor) and _equal(before, after))
     return isinstance(after, bool | int | float | str) and before != after

@@ -154,7 +154,7 @@ class _Walk:
             self.aliases[path] = self.modules[id(module)]
             return
         self.modules[id(module)] = path
-        if path and (is_leaf(module) or path in self.used):
+        if path and (path in self.used or (is_leaf(module) and not self._is_shared_out(module))):
             roles = self._roles(path, [*module.parameters(), *module.buffers()])
             self.leaves[path] = roles
             for name, held in _named_tensors(path, module):
@@ -185,6 +185,10 @@ class _Walk:
         for path in self.extra:
             inside = frozenset().union(*(roles for name, roles in held if within(name, path)))
             self.extra[path] = inside or self.extra[path]
+
+    def _is_shared_out(self, module: nn.Module) -> bool:
+        """Whether both sides of the cut read tensors of a layer that nobody calls."""
+        return len(set().union(*(self.roles_of_tensor.get(id(tensor), ()) for tensor in module.parameters()))) > 1
 
     def _roles(self, path: str, tensors: list[torch.Tensor]) -> frozenset[Role]:
         """Who uses it, or a tensor in it; else whoever holds what stands before it."""
@@ -221,12 +225,14 @@ def _tensors_at(root: nn.Module, path: str) -> Iterable[torch.Tensor]:
 
 def _styles(root: nn.Module, walk: _Walk) -> dict[str, str]:
     styles: dict[str, str] = {}
+    held = {**walk.leaves, **walk.tensors, **walk.extra}
+    for name, target in (*walk.aliases.items(), *walk.ties.items()):
+        held[name] = frozenset().union(*(roles for path, roles in held.items() if _related(path, target)))
     for path, module in root.named_modules():
         if path in walk.leaves or (path and not _holds(path, walk)):
             continue
         prefix = f"{path}." if path else ""
-        held = (*walk.leaves.items(), *walk.tensors.items(), *walk.extra.items())
-        inside = [roles for name, roles in held if within(name, path)]
+        inside = [roles for name, roles in held.items() if within(name, path)]
         children = [
             name for name, child in module._modules.items() if child is not None and _holds(f"{prefix}{name}", walk)
         ]

@@ -2,27 +2,35 @@
 
 import contextlib
 import random
+from collections import OrderedDict
 from collections.abc import Iterator
 
 import numpy as np
 import torch
 from torch import nn
 
+_CONTAINERS = (dict, OrderedDict, list, set)
+
 
 @contextlib.contextmanager
 def preserved(module: nn.Module) -> Iterator[None]:
-    """Put buffers, modes, plain attributes and the random state back to what they were."""
+    """Put buffers, modes, plain attributes, hooks and the random state back to what they were."""
     values = [(buffer, buffer.detach().clone()) for buffer in module.buffers()]
-    held = [(child, dict(vars(child)), dict(child._buffers)) for child in module.modules()]
+    held = [(child, dict(vars(child))) for child in module.modules()]
+    # Buffers, hooks and caches stand in containers, which are changed in place.
+    filled = [
+        (value, value.copy()) for _, attributes in held for value in attributes.values() if type(value) in _CONTAINERS
+    ]
     with torch.random.fork_rng():
         try:
             yield
         finally:
-            for child, attributes, buffers in held:
+            for child, attributes in held:
                 vars(child).clear()
                 vars(child).update(attributes)
-                child._buffers.clear()
-                child._buffers.update(buffers)
+            for container, content in filled:
+                container.clear()
+                container.extend(content) if isinstance(container, list) else container.update(content)
             with torch.no_grad():
                 for buffer, value in values:
                     if not torch.equal(buffer, value):  # an expanded buffer can't be written, not even here

@@ -80,6 +80,31 @@ def test_the_observed_model_is_as_it_was(training: bool) -> None:
     assert module.w.grad.item() == 7.0
 
 
+def test_hooks_and_caches_that_the_first_forward_makes_are_gone_afterwards() -> None:
+    class Lazy(nn.Module):
+        """Hooks itself once, as transformers' models do to collect hidden states."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer, self.hooked = nn.Linear(1, 1), False
+            self.seen: list[torch.Tensor] = []
+            self.cache: dict[str, int] = {}
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            self.cache["calls"] = self.cache.get("calls", 0) + 1
+            if not self.hooked:
+                self.layer.register_forward_hook(lambda module, args, output: self.seen.append(output))
+                self.hooked = True
+            self.layer(x)
+            return torch.stack(self.seen).sum(0)
+
+    source = source_of(Lazy(), torch.ones(2, 1))
+    first = observe(source.module, source, batch=2, training=True)
+    again = observe(source.module, source, batch=2, training=True)
+    assert torch.equal(first.outputs[0], again.outputs[0])
+    assert (len(source.module.seen), source.module.cache, source.module.layer._forward_hooks) == (0, {}, {})
+
+
 def test_what_was_preserved_comes_back_after_an_error_too() -> None:
     module = Affine().eval()
 

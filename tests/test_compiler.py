@@ -103,3 +103,35 @@ def test_the_data_free_half_of_a_failure_names_the_users_line(tmp_path: Path) ->
         compile_source(Options(str(tmp_path / "bad.py"), out=tmp_path / "out"))
     assert str(caught.value).startswith("bad.py")
     assert not (tmp_path / "out").exists()
+
+
+PARAMETRIZED = """
+import torch
+from torch import nn
+from torch.nn.utils import parametrizations
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv = parametrizations.weight_norm(nn.Conv2d(3, 8, 3))
+        self.hidden = parametrizations.spectral_norm(nn.Linear(8, 300))
+        self.out = nn.Linear(300, 10)
+
+    def forward(self, x):
+        return self.out(self.hidden(torch.relu(self.conv(x)).mean((2, 3))))
+
+def build_model():
+    return Net()
+
+def example_inputs():
+    return (torch.randn(4, 3, 16, 16),)
+"""
+
+
+def test_layers_with_norms_of_their_weights_are_compiled(tmp_path: Path) -> None:
+    (tmp_path / "model.py").write_text(PARAMETRIZED)
+    out = tmp_path / "out"
+    compiled = compile_source(Options(str(tmp_path / "model.py"), out=out, request=Request(strategy="separate")))
+    assert compiled.plan.certificate is not None
+    assert compiled.plan.certificate.passed
+    assert "conv.parametrizations.weight.original0" in compiled.plan.state_dict

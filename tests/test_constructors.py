@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.nn.utils.parametrizations import weight_norm
 
 from stanza_compiler.constructors import constructor, is_leaf, quoted
 from stanza_compiler.errors import EmitError
@@ -238,6 +239,8 @@ def test_a_hostile_hyper_parameter_is_written_as_a_string_or_refused() -> None:
         (nn.ParameterList(), False),
         (Subclass(1, 1), False),
         (nn.Module(), False),
+        (weight_norm(nn.Linear(2, 2)), False),
+        (weight_norm(nn.Linear(2, 2)).get_submodule("parametrizations.weight.0"), False),
     ],
     ids=lambda value: type(value).__name__,
 )

@@ -76,6 +76,27 @@ def test_tied_and_aliased_state_stays_one() -> None:
     assert conv.get_submodule("again") is conv.get_submodule("features.0")
 
 
+def test_a_module_that_holds_nothing_but_a_tied_tensor_is_built() -> None:
+    class OwnEmbedding(nn.Embedding):
+        """No module of torch's own, therefore a container of its weight."""
+
+    root = net()
+    root.shared = OwnEmbedding(9, 5)
+    root.body = nn.ModuleList([nn.Module()])
+    root.body[0].embed = OwnEmbedding(9, 5)
+    root.body[0].embed.weight = root.shared.weight
+    features = ["features.0", "features.1", "features.2"]
+    fc = built(tree_of(root, features, ["shared.weight", "body.0.embed.weight", "head.0", "head.1", "scale"]), "fc")
+    assert fc.get_parameter("body.0.embed.weight") is fc.get_parameter("shared.weight")
+
+
+def test_a_layer_that_is_read_but_never_called_may_stand_on_both_sides() -> None:
+    tree = tree_of(net(), ["features.0", "features.1", "head.1.weight"], ["features.2", "head.0", "head.1.bias"])
+    assert "head.1.weight" in built(tree, "conv").state_dict()
+    assert "head.1.bias" in built(tree, "fc").state_dict()
+    assert {"head.1.weight", "head.1.bias"} <= set(tree.tensors)
+
+
 def test_a_module_whose_parameters_both_sides_use_is_refused() -> None:
     with pytest.raises(EmitError, match="both sides"):
         tree_of(net(), ["features.0"], ["features.0"])

@@ -457,3 +457,30 @@ def test_what_neither_front_end_can_do_is_refused_with_both_reasons(
     assert "torch.fx" in error.what
     assert cause in error.what
     assert line is None or f"model.py:{line}" in str(error)
+
+
+class Collecting(nn.Module):
+    """Hooks its layers at the first call, as transformers' models do to collect hidden states."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers, self.last = nn.ModuleList(nn.Linear(4, 4) for _ in range(2)), nn.Linear(4, 2)
+        self.hooked = False
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if not self.hooked:
+            for layer in self.layers:
+                layer.register_forward_hook(lambda module, args, output: COLLECTED.append(output))
+            self.hooked = True
+        COLLECTED.clear()
+        for layer in self.layers:
+            x = layer(x)
+        return self.last(torch.stack(COLLECTED).sum(0))
+
+
+COLLECTED: list[torch.Tensor] = []
+
+
+def test_hooks_that_the_first_call_registers_are_there_at_the_second() -> None:
+    source = source_of(Collecting(), torch.randn(4, 4))
+    assert trace(source, front_end="export").front_end == "export"

@@ -134,6 +134,12 @@ class Halves(Small):
         return OrderedDict(result, more=result["more"]._replace(first=result["more"].first.double()))
 
 
+class Constant(Small):
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("extra", torch.zeros(1), persistent=False)
+
+
 class OtherName(Small):
     def __init__(self) -> None:
         super().__init__()
@@ -159,8 +165,11 @@ class OtherWeights(Small):
         self.last.reset_parameters()
 
 
-def test_a_model_equals_itself() -> None:
+def test_a_model_equals_itself_and_with_a_constant_more() -> None:
     assert compare(_zoo_model(), SimpleNamespace(build_model=Small)) == []
+    assert compare(_zoo_model(), SimpleNamespace(build_model=Constant)) == []
+    missing = compare(_zoo_model(Constant), SimpleNamespace(build_model=Small))
+    assert missing == ["buffers: 3 names instead of 4, extra"]
 
 
 @pytest.mark.parametrize(
