@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import torch
 from torch import nn
-from torch._subclasses.fake_tensor import FakeTensorMode
 
 from stanza_compiler.onnx_import.module import OnnxModule, Step
 from stanza_compiler.onnx_import.names import Paths
@@ -55,7 +54,6 @@ class Builder:
         self.outputs: Sequence[bool] = ()
         self._initializers, self._uses = initializers, uses
         self._paths = Paths()
-        self._fakes = FakeTensorMode(allow_non_fake_inputs=True)
         self._steps: list[Step] = []
         self._inputs: list[Traced] = []
         self._attrs: dict[int, Traced] = {}
@@ -66,8 +64,7 @@ class Builder:
 
     def add_input(self, dtype: torch.dtype, shapes: tuple[Sequence[int], Sequence[int]]) -> Traced:
         """The next input of the module, with its shape at either batch size."""
-        with self._fakes:
-            samples = tuple(torch.empty(tuple(shape), dtype=dtype) for shape in shapes)
+        samples = tuple(torch.empty(tuple(shape), dtype=dtype, device="meta") for shape in shapes)
         self._inputs.append(Traced(Ref(len(self._inputs)), (samples[0], samples[1])))
         return self._inputs[-1]
 
@@ -91,7 +88,7 @@ class Builder:
         def sample(leaf: Any) -> Any:
             return leaf.samples[index] if isinstance(leaf, Traced) else leaf
 
-        with torch.no_grad(), self._fakes:
+        with torch.no_grad(), torch.device("meta"):
             function, rest = bound(target, mapped(sample, args), self.module)
             return function(*rest, **mapped(sample, kwargs))
 
@@ -123,8 +120,8 @@ class Builder:
                 owner.register_parameter(name, nn.Parameter(known.tensor))
             else:
                 owner.register_buffer(name, known.tensor, persistent=known.name in self._initializers)
-            tensor = getattr(owner, name)
-            self._attrs[id(known)] = Traced(Attr(path), (tensor, tensor))
+            sample = known.tensor.to("meta")
+            self._attrs[id(known)] = Traced(Attr(path), (sample, sample))
             self._kept.append(known)  # its id stays its own
         return self._attrs[id(known)]
 
@@ -156,15 +153,18 @@ class Builder:
         return path if is_alone and path and not self._paths.holds(path) else None
 
     def layer(self, path: str | None, layer: nn.Module, *args: Any, **tensors: Value | None) -> Any:
-        """Put a torch layer with these parameters and buffers at `path` and call it; None: at the node's own place."""
-        for role, value in tensors.items():
-            if isinstance(value, Known):
-                tensor = value.tensor.clone() if self._uses[value.name] > 1 else value.tensor
-                setattr(layer, role, nn.Parameter(tensor) if role in layer._parameters else tensor)
+        """Call a torch layer at `path`, made on the meta device, that gets these parameters and buffers.
+
+        Without a path it goes where the node itself belongs.
+        """
         placed = self._paths.layer(path or self._place())
         self._owner(placed).add_module(placed.rpartition(".")[2], layer.eval())
         result = self(Layer(placed), *args)
         layer.train()
+        for role, value in tensors.items():
+            if isinstance(value, Known):
+                tensor = value.tensor.clone() if self._uses[value.name] > 1 else value.tensor
+                setattr(layer, role, nn.Parameter(tensor) if role in layer._parameters else tensor)
         return result
 
     def _place(self) -> str:

@@ -17,9 +17,9 @@ import torch
 
 from stanza_compiler.errors import LoadError
 from stanza_compiler.onnx_import.unmerge import unmerged
-from stanza_compiler.onnx_import.values import Known
+from stanza_compiler.onnx_import.values import Known, is_uniform
 
-OLDEST_OPSET = 7
+OLDEST_OPSET = 6
 LARGEST_WEIGHT = 1e6
 """In magnitude; what holds larger numbers is a mask."""
 
@@ -184,8 +184,7 @@ def _trains(tensor: torch.Tensor, name: str, kind: str) -> bool:
         return kind == "PARAMETER"
     if not tensor.numel() or not bool(tensor.abs().max() < LARGEST_WEIGHT):  # NaN neither
         return False
-    is_uniform = bool((tensor == tensor.flatten()[0]).all())
-    return not (is_uniform and _UNNAMED.fullmatch(name))
+    return not (_UNNAMED.fullmatch(name) and is_uniform(tensor))
 
 
 def to_torch(proto: onnx.TensorProto, place: str) -> torch.Tensor:

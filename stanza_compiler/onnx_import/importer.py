@@ -1,9 +1,7 @@
 """From the graph of an ONNX file to a module, node by node."""
 
-import contextlib
 import inspect
-import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -54,19 +52,9 @@ def imported(
     for argument in arguments:
         env[argument.onnx_name] = builder.add_input(argument.dtype, argument.shapes)
     outputs = [output.name for output in file.graph.output]
-    with _silent(logging.getLogger("torch._subclasses.fake_tensor")):  # it prints the traceback of what we tell
-        _Importer(builder, file, place).run(file.graph, env, outputs)
+    _Importer(builder, file, place).run(file.graph, env, outputs)
     builder.finish([env[name] for name in outputs])
     return module
-
-
-@contextlib.contextmanager
-def _silent(logger: logging.Logger) -> Iterator[None]:
-    before, logger.disabled = logger.disabled, True
-    try:
-        yield
-    finally:
-        logger.disabled = before
 
 
 class _Importer:

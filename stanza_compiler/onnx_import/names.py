@@ -1,6 +1,7 @@
 """Names of an ONNX file as names of modules, parameters, buffers and arguments."""
 
 import ast
+import itertools
 import keyword
 from collections.abc import Container
 from pathlib import Path
@@ -55,12 +56,13 @@ def _attribute(part: str) -> str:
 
 
 def argument(name: str, taken: Container[str]) -> str:
-    """The ONNX name of an input as an argument's name that isn't in `taken`."""
-    words = "".join(letter if letter.isascii() and letter.isalnum() else "_" for letter in name).strip("_") or "input"
-    legal = words if words.isidentifier() and not keyword.iskeyword(words) and words != "self" else f"input_{words}"
-    while legal in taken:
-        legal += "_"
-    return legal
+    """The ONNX name of an input as an argument's name that isn't in `taken`: `input.1` is input_1."""
+    letters = "".join(letter if letter.isascii() and letter.isalnum() else "_" for letter in name)
+    legal = "_".join(filter(None, letters.split("_"))) or "input"
+    if not legal.isidentifier() or keyword.iskeyword(legal) or legal in ("self", "torch", "nn"):
+        legal = f"input_{legal}"
+    numbered = (f"{legal}_{number}" for number in itertools.count(2))
+    return next(free for free in itertools.chain([legal], numbered) if free not in taken)
 
 
 def scope(node: onnx.NodeProto) -> str:

@@ -3,7 +3,7 @@
 import onnx
 
 from stanza_compiler.onnx_import.names import scope
-from stanza_compiler.onnx_import.values import Known
+from stanza_compiler.onnx_import.values import Known, is_uniform
 
 _ROLES = {
     "BatchNormalization": ("", "weight", "bias", "running_mean", "running_var"),
@@ -47,7 +47,7 @@ def unmerged(graph: onnx.GraphProto, initializers: dict[str, Known]) -> tuple[on
 
 def _is_uniform(known: Known) -> bool:
     tensor = known.tensor
-    return known.trains and tensor.numel() > 1 and bool((tensor == tensor.flatten()[0]).all())
+    return known.trains and tensor.numel() > 1 and is_uniform(tensor)
 
 
 def _renamed(known: Known, name: str) -> Known:

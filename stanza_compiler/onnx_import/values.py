@@ -53,7 +53,7 @@ class Layer:
 class Traced:
     """A value of the run: where it comes from and what it is at each of two batch sizes.
 
-    A sample is a fake tensor, or a number that follows from the batch size.
+    A sample is a tensor on the meta device, or a number that follows from the batch size.
     """
 
     ref: Ref | Attr
@@ -164,6 +164,12 @@ def array_of(items: list[Any]) -> Sizes:
 def is_fixed(*values: object) -> bool:
     """Whether nothing of it depends on the run: no Traced and nothing that trains."""
     return not any(isinstance(value, Traced) or (isinstance(value, Known) and value.trains) for value in values)
+
+
+def is_uniform(tensor: torch.Tensor) -> bool:
+    """Whether all elements are the same."""
+    flat = tensor.flatten()
+    return bool(flat[0] == flat[-1]) and bool((flat == flat[0]).all())
 
 
 def mapped(function: Callable[[Any], Any], value: Any) -> Any:

@@ -15,6 +15,7 @@ from stanza_compiler.onnx_import.values import (
     Value,
     dtype_of,
     is_fixed,
+    rank_of,
     settled,
     sizes_of,
 )
@@ -37,7 +38,10 @@ def on_sizes(b: Builder, function: Callable[..., Any], *values: Value) -> Known 
 
 
 def _binary(function: Callable[..., Any]) -> Handler:
-    def handler(b: Builder, x: Value, y: Value) -> Any:
+    def handler(b: Builder, x: Value, y: Value, *, broadcast: int = 0, axis: int | None = None) -> Any:
+        """Opset 6 said when to broadcast, and from which axis."""
+        if axis is not None:
+            raise UnsupportedError("broadcasts from an axis in the middle")
         if _is_size(x, y):
             return on_sizes(b, function, x, y)
         return b(function, b.operand(x, y), b.operand(y, x))
@@ -57,7 +61,7 @@ def _comparison(function: Callable[..., Any]) -> Handler:
     return handler
 
 
-def _div(b: Builder, x: Value, y: Value) -> Any:
+def _div(b: Builder, x: Value, y: Value, *, broadcast: int = 0) -> Any:
     if _is_size(x, y):
         return on_sizes(b, operator.floordiv, x, y)  # sizes have no sign
     if dtype_of(x).is_floating_point or dtype_of(x).is_complex:
@@ -135,6 +139,9 @@ def _clip(b: Builder, x: Value, low: Value | None = None, high: Value | None = N
 
 
 def _prelu(b: Builder, x: Value, slope: Value) -> Any:
+    """Slopes were one a channel before opset 7 and broadcast since."""
+    if b.opset < 7 and rank_of(slope) == 1:
+        slope = b(torch.reshape, slope, (-1, *[1] * (rank_of(x) - 2)))
     negative = b(operator.mul, x, slope)
     return b(torch.where, b(operator.gt, x, 0), x, negative)
 

@@ -177,7 +177,7 @@ def _cuts(
     if output_shape is None and auto_pad in ("NOTSET", "VALID", ""):
         given = tuple(pads) if pads and auto_pad != "VALID" else (0,) * (2 * len(full))
         return given[: len(full)], given[len(full) :]
-    wanted = output_shape or [size * stride for size, stride in zip(sizes, strides, strict=True)]
+    wanted = output_shape or [min(size * stride, have) for size, stride, have in zip(sizes, strides, full, strict=True)]
     totals = [have - want for have, want in zip(full, wanted[-len(full) :], strict=True)]
     small, large = tuple(total // 2 for total in totals), tuple(total - total // 2 for total in totals)
     return (small, large) if auto_pad == "SAME_UPPER" else (large, small)

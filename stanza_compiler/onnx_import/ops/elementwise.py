@@ -52,9 +52,12 @@ def _cast_like(b: Builder, x: Value, like: Value, *, saturate: int = 1) -> Any:
 def _dropout(
     b: Builder,
     x: Value,
-    ratio: Value | None = None,
+    given: Value | None = None,
     training_mode: Value | None = None,
-    **attributes: Any,
+    *,
+    ratio: float = 0.5,
+    seed: int = 0,
+    is_test: int = 0,
 ) -> Any:
     """A torch layer, which drops while the module trains, whether or not the file was exported for inference.
 
@@ -62,7 +65,7 @@ def _dropout(
     """
     if b.is_read(1):
         raise UnsupportedError("gives its mask to others")
-    share = number(ratio) if ratio is not None else attributes.get("ratio", 0.5)
+    share = ratio if given is None else number(given)
     return b.layer(None, nn.Dropout(share), x) if share else x
 
 

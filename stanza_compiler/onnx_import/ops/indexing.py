@@ -147,7 +147,8 @@ def _turned(b: Builder, x: Value, axis: int, begin: Any, stop: Any, step: int) -
     size = shape_of(x)[axis]
     if size is None or isinstance(begin, Traced) or isinstance(stop, Traced):
         raise UnsupportedError("slices the batch backwards")
-    begin, stop, _ = slice(begin, stop, step).indices(size)
+    begin = min(max(begin + size if begin < 0 else begin, 0), size - 1)  # not before the first, unlike Python's
+    stop = min(max(stop + size if stop < 0 else stop, -1), size - 1)
     flipped = np.flip(x, axis) if isinstance(x, np.ndarray) else b(torch.flip, x, (axis,))
     return flipped, size - 1 - begin, size - 1 - stop, -step
 

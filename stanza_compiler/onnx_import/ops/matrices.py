@@ -22,6 +22,7 @@ def _gemm(
     beta: float = 1.0,
     transA: int = 0,  # noqa: N803 - ONNX's own names
     transB: int = 0,  # noqa: N803
+    broadcast: int = 0,
 ) -> Any:
     """A torch linear layer where the file has one's parameters."""
     if transA:

@@ -34,6 +34,7 @@ def _batch_norm(
     epsilon: float = 1e-5,
     momentum: float = 0.9,
     training_mode: int = 0,
+    is_test: int = 0,
     spatial: int = 1,
 ) -> Any:
     """A torch layer: the batch's statistics while the module trains, else the running ones, as torch means it.
@@ -55,8 +56,8 @@ def _batch_norm(
         device="meta",
         dtype=constant(weight).dtype,
     )
-    layer.num_batches_tracked = torch.tensor(0)
-    return b.layer(home, layer, x, weight=weight, bias=bias, running_mean=mean, running_var=variance)
+    statistics = {"running_mean": mean, "running_var": variance, "num_batches_tracked": Known(torch.tensor(0), "")}
+    return b.layer(home, layer, x, weight=weight, bias=bias, **statistics)
 
 
 def _layer_norm(

@@ -33,12 +33,22 @@ def _max_pool(
         raise UnsupportedError("gives the indices of its maxima to others")
     sizes, kernel = spatial(x), tuple(kernel_shape)
     stride, dilation = tuple(strides or [1] * len(kernel)), tuple(dilations or [1] * len(kernel))
+    _forbid_gaps(sizes, kernel, stride, auto_pad)
     before, behind = paddings(sizes, kernel, stride, dilation, pads=pads, auto_pad=auto_pad)
     if not _torch_pads(before, behind, kernel):
         least = float("-inf") if dtype_of(x).is_floating_point else torch.iinfo(dtype_of(x)).min
         x, before = b(F.pad, x, flat_padding(before, behind), value=least), (0,) * len(kernel)
     options = told(padding=(before, 0), dilation=(dilation, 1), ceil_mode=(bool(ceil_mode), False))
     return b(_MAX[len(kernel)], x, kernel, stride, **options)
+
+
+def _forbid_gaps(sizes: Sequence[int], kernel: Sequence[int], strides: Sequence[int], auto_pad: str) -> None:
+    """Raise UnsupportedError for SAME windows with gaps between, whose place ONNX leaves open."""
+    covered = (
+        (-(-size // step) - 1) * step + width - size for size, width, step in zip(sizes, kernel, strides, strict=True)
+    )
+    if auto_pad.startswith("SAME") and min(covered) < -1:
+        raise UnsupportedError("has windows narrower than their strides")
 
 
 def _torch_pads(before: Sequence[int], behind: Sequence[int], kernel: Sequence[int]) -> bool:
@@ -63,6 +73,7 @@ def _average_pool(
     stride, dilation = tuple(strides or [1] * len(kernel)), tuple(dilations or [1] * len(kernel))
     if any(spread != 1 for spread in dilation):
         raise UnsupportedError("has dilated windows")
+    _forbid_gaps(sizes, kernel, stride, auto_pad)
     before, behind = paddings(sizes, kernel, stride, dilation, pads=pads, auto_pad=auto_pad)
     pool = _MEAN[len(kernel)]
     rounding = told(ceil_mode=(bool(ceil_mode), False))

@@ -51,14 +51,14 @@ def _recurrent(kind: str) -> Callable[..., Any]:
             hidden_size,
             bias=bias is not None,
             bidirectional=directions == 2,
+            device="meta",
             dtype=constant(weight).dtype,
             **options,
         )
-        layer.load_state_dict(weights)
         states = [_state(state) for state in (hidden, cell)[: 2 if kind == "LSTM" else 1]]
         if direction == "reverse":
             x = b(torch.flip, x, (0,))
-        y, last = b.layer(None, layer, x, *_given(b, x, states, directions, hidden_size))
+        y, last = b.layer(None, layer, x, *_given(b, x, states, directions, hidden_size), **weights)
         if direction == "reverse":
             y = b(torch.flip, y, (0,))
         time, _, _ = shape_of(x)
@@ -74,11 +74,9 @@ def _forbid(found: bool, what: str) -> None:
         raise UnsupportedError(what)
 
 
-def _weights(
-    kind: str, weight: torch.Tensor, recurrence: torch.Tensor, bias: torch.Tensor | None
-) -> dict[str, torch.Tensor]:
+def _weights(kind: str, weight: torch.Tensor, recurrence: torch.Tensor, bias: torch.Tensor | None) -> dict[str, Known]:
     """torch's parameters by name."""
-    found = {}
+    found: dict[str, torch.Tensor] = {}
     for place, ending in enumerate(("", "_reverse")[: len(weight)]):
         found[f"weight_ih_l0{ending}"] = _reordered(weight[place], kind)
         found[f"weight_hh_l0{ending}"] = _reordered(recurrence[place], kind)
@@ -86,7 +84,7 @@ def _weights(
             inputs, states = bias[place].chunk(2)
             found[f"bias_ih_l0{ending}"] = _reordered(inputs, kind)
             found[f"bias_hh_l0{ending}"] = _reordered(states, kind)
-    return found
+    return {role: Known(tensor, "") for role, tensor in found.items()}
 
 
 def _reordered(gates: torch.Tensor, kind: str) -> torch.Tensor:

@@ -22,7 +22,6 @@ from stanza_compiler.onnx_import.values import (
     constant_integers,
     dtype_of,
     integers,
-    is_fixed,
     number,
     plain_number,
     rank_of,
@@ -253,10 +252,9 @@ def _constant_of_shape(b: Builder, shape: Value, *, value: Known | None = None) 
 
 
 def _range(b: Builder, start: Value, limit: Value, delta: Value) -> Any:
-    if is_fixed(start, limit, delta) and not any(isinstance(end, np.ndarray) for end in (start, limit, delta)):
+    if isinstance(start, Known) and isinstance(limit, Known) and isinstance(delta, Known):
         return b(torch.arange, number(start), number(limit), number(delta), dtype=dtype_of(start))
-    ends = [integers(value)[0] for value in (start, limit, delta)]
-    return b(torch.arange, *ends)
+    return b(torch.arange, *(integers(value)[0] for value in (start, limit, delta)))
 
 
 def _depth_to_space(b: Builder, x: Value, *, blocksize: int, mode: str = "DCR") -> Any:
