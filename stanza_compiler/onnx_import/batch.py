@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import onnx
 import torch
@@ -47,7 +47,7 @@ class _Declared:
 def describe_inputs(
     file: OnnxFile, given: Sequence[InputSpec], given_axes: Mapping[str, int | None], place: str
 ) -> Inputs:
-    """Find the batch: what the axis is called that a name says it of, else the first one of most inputs.
+    """Find the batch: the axis with "batch" in its name, else the first one where it is free, else that of most inputs.
 
     A file that was exported for one batch size is taken for any. Raises LoadError for sizes that are free and not
     given, and for given ones that don't fit.
@@ -101,14 +101,15 @@ def _batch_axes(declared: Sequence[_Declared], given: Mapping[str, int | None]) 
     named = next((symbol for symbol in symbols if "batch" in symbol.lower()), None)
     leading = [each.sizes[0] for each in declared if each.sizes]
     free = [size for size in leading if not isinstance(size, int)]
-    common = Counter(free or leading).most_common(1)
-    batch = named if named is not None else common[0][0] if common else None
+    common = Counter(leading).most_common(1)
     axes: dict[str, int | None] = {}
     for each in declared:
         if named is not None:
-            axes[each.name] = each.sizes.index(batch) if batch in each.sizes else None
+            axes[each.name] = each.sizes.index(named) if named in each.sizes else None
         else:
-            axes[each.name] = 0 if each.sizes and each.sizes[0] == batch else None
+            first = each.sizes[0] if each.sizes else 0
+            is_batch = not isinstance(first, int) if free else bool(common) and first == common[0][0]
+            axes[each.name] = 0 if each.sizes and is_batch else None
     return axes | {name: axis for name, axis in given.items() if name in axes}
 
 
@@ -137,7 +138,8 @@ def _drawn_up(each: _Declared, axis: int | None, batch: int, place: str) -> Inpu
     sizes = [batch if index == axis else size for index, size in enumerate(each.sizes)]
     free = [str(size or "?") for size in sizes if not isinstance(size, int)]
     if free:
-        remedy = f"pass --input, once for each input, such as {'x'.join(str(size or '?') for size in sizes)}"
+        sized = replace(each, sizes=tuple(sizes))
+        remedy = f"pass --input for each input, such as {sized}"
         raise LoadError(place, f"input {each.name} leaves the sizes {', '.join(free)} free", remedy)
     shape = tuple(size for size in sizes if isinstance(size, int))
     return InputSpec(shape, str(each.dtype).removeprefix("torch."))

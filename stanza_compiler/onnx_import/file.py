@@ -37,6 +37,7 @@ _DTYPES: dict[int, torch.dtype] = {
     onnx.TensorProto.COMPLEX64: torch.complex64,
     onnx.TensorProto.COMPLEX128: torch.complex128,
 }
+_FLOATING = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 _UNNAMED = re.compile(r"(val|scalar|const)\w*_?\d*|onnx::\w+|.*const(ant)?\w*(/.*)?(:\d+)?", re.IGNORECASE)
 
 
@@ -84,13 +85,15 @@ def read_onnx(path: Path, place: str, ops: Collection[str]) -> OnnxFile:
             if tensor.data_location == onnx.TensorProto.EXTERNAL:
                 onnx.external_data_helper.load_external_data_for_tensor(tensor, str(path.parent))
     except (onnx.checker.ValidationError, ValueError, RuntimeError, OSError) as error:
-        raise LoadError(place, f"it is no valid ONNX model: {error}", "export it again") from error
+        what = f"it is no valid ONNX model: {str(error).strip().splitlines()[0]}"
+        raise LoadError(place, what, "export it again") from error
     if graph.sparse_initializer:
         raise LoadError(place, "it holds sparse initialisers", "export it with dense ones")
     kinds = _kinds(graph)
-    initializers = {
-        tensor.name: _initializer(tensor, kinds.get(tensor.name, ""), place) for tensor in graph.initializer
-    }
+    stored = {tensor.name: tensor for tensor in graph.initializer}
+    if not any(torch_dtype(tensor.data_type) in _FLOATING for tensor in stored.values()):
+        stored |= _constants(graph)  # some exporters write the weights as such
+    initializers = {name: _initializer(tensor, name, kinds.get(name, ""), place) for name, tensor in stored.items()}
     del graph.initializer[:]
     graph, initializers = unmerged(graph, initializers)
     return OnnxFile(graph, opset, initializers, Counter(_reads(graph)))
@@ -173,9 +176,15 @@ def _kinds(graph: onnx.GraphProto) -> dict[str, str]:
     }
 
 
-def _initializer(proto: onnx.TensorProto, kind: str, place: str) -> Known:
+def _constants(graph: onnx.GraphProto) -> dict[str, onnx.TensorProto]:
+    """The tensors of Constant nodes by their outputs' names."""
+    nodes = (node for node in graph.node if node.op_type == "Constant")
+    return {node.output[0]: each.t for node in nodes for each in node.attribute if each.name == "value"}
+
+
+def _initializer(proto: onnx.TensorProto, name: str, kind: str, place: str) -> Known:
     tensor = to_torch(proto, place)
-    return Known(tensor, proto.name, trains=tensor.is_floating_point() and _trains(tensor, proto.name, kind))
+    return Known(tensor, name, trains=tensor.is_floating_point() and _trains(tensor, name, kind))
 
 
 def _trains(tensor: torch.Tensor, name: str, kind: str) -> bool:
