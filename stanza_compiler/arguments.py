@@ -67,7 +67,9 @@ def _usage_error(complaint: Any) -> UsageError:
 
 @app.command()
 def stanza_compile(
-    source: Annotated[str, typer.Argument(metavar="SOURCE", help="model.py, model.py:attr or package.module:attr")],
+    source: Annotated[
+        str, typer.Argument(metavar="SOURCE", help="model.py, model.py:attr, package.module:attr or model.onnx")
+    ],
     out: Annotated[
         str | None, typer.Option("-o", "--out", metavar="OUT", help="folder to write (<stem>_stanza)")
     ] = None,

@@ -13,6 +13,7 @@ from torch.utils import _pytree as pytree
 
 from stanza_compiler.constructors import quoted
 from stanza_compiler.errors import LoadError
+from stanza_compiler.options import InputSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +73,15 @@ def _resized(leaf: Leaf, batch: int) -> torch.Tensor:
         return leaf.example.detach().clone()
     items = torch.arange(batch, device=leaf.example.device) % leaf.example.shape[leaf.batch_axis]
     return leaf.example.detach().index_select(leaf.batch_axis, items)
+
+
+def drawn(spec: InputSpec, generator: torch.Generator) -> torch.Tensor:
+    """A tensor as an `--input` describes it: normally distributed, or whole numbers from its range, [0, 2) without."""
+    dtype: torch.dtype = getattr(torch, spec.dtype)
+    if dtype.is_floating_point or dtype.is_complex:
+        return torch.randn(spec.shape, generator=generator, dtype=dtype)
+    low, high = spec.low or 0, 2 if spec.high is None else spec.high
+    return torch.randint(low, high, spec.shape, generator=generator).to(dtype)
 
 
 def describe_call(

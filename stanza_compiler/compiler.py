@@ -130,7 +130,7 @@ def _write(path: Path, text: str) -> None:
 def _target(options: Options) -> Path:
     """The folder to write, checked before any work is done."""
     stem = options.source.rpartition(":")[0] or options.source
-    stem = Path(stem).stem if stem.endswith(".py") else stem.rpartition(".")[2]
+    stem = Path(stem).stem if stem.endswith((".py", ".onnx")) else stem.rpartition(".")[2]
     out = options.out or Path(f"{stem}_stanza")
     if options.dry_run or not out.exists():
         if not options.dry_run and not out.resolve().parent.is_dir():

@@ -21,7 +21,7 @@ import torch
 from torch import nn
 
 from stanza_compiler.batch_axes import settle_batch_axes
-from stanza_compiler.call import Call, describe_call
+from stanza_compiler.call import Call, describe_call, drawn
 from stanza_compiler.errors import LoadError, StanzaError, UsageError
 from stanza_compiler.options import InputSpec, Options
 from stanza_compiler.runtime.program import Hooks
@@ -63,6 +63,9 @@ def load(options: Options) -> Iterator[Source]:
     UsageError for a SOURCE that names nothing, LoadError with the user's own file and line for what user code raises.
     """
     path_text, attribute = _split_source(options.source)
+    if path_text.endswith(".onnx"):
+        yield _onnx_source(Path(path_text), options)
+        return
     is_file = path_text.endswith(".py")
     path = Path(path_text)
     if is_file and not path.is_file():
@@ -86,7 +89,9 @@ def _split_source(source: str) -> tuple[str, str | None]:
     if separator and not attribute.isidentifier():
         raise UsageError(head, f"{attribute!r} is no attribute name", "pass model.py:attr or package.module:attr")
     if head.endswith(".onnx"):
-        raise UsageError(source, "ONNX models can't be read yet", "pass the PyTorch model")
+        if attribute:
+            raise UsageError(source, "an ONNX file holds one model", f"pass {head}")
+        return head, None
     if not head.endswith(".py") and not all(part.isidentifier() for part in head.split(".")):
         raise UsageError(
             source or "SOURCE",
@@ -249,6 +254,28 @@ def _initialise_lazy_modules(
     return ("lazy modules took shapes and first weights from one call on the example inputs, seed 0",)
 
 
+def _onnx_source(path: Path, options: Options) -> Source:
+    """An ONNX file has no functions of the user's; nothing of it runs but torch operations."""
+    from stanza_compiler.onnx_model import load_onnx  # here, because onnx takes a tenth of a second to import
+
+    if not path.is_file():
+        raise UsageError(str(path), "no such file", "pass the path of an ONNX model")
+    axes = dict(options.batch_axes)
+    model = load_onnx(path.resolve(), place=path.name, inputs=options.inputs, batch_axes=axes)
+    return Source(
+        name=path.stem,
+        place=path.name,
+        basename=path.name,
+        module=model.module,
+        call=describe_call(model.module, model.args, {}, batch_axes={**model.batch_axes, **axes}, place=path.name),
+        targets=None,
+        hooks=Hooks(),
+        origin=USER_MODULE,
+        file=path.resolve(),
+        root=path.resolve().parent,
+    )
+
+
 def _optional(user: ModuleType, name: str, root: Path, place: str) -> Any:
     function = getattr(user, name, None)
     if function is None:
@@ -266,21 +293,13 @@ def _examples(
         raise LoadError(place, f"example_kwargs() returned a {type(kwargs).__name__}", "return a dict")
     if specs:
         generator = torch.Generator().manual_seed(0)
-        return tuple(_drawn(spec, generator) for spec in specs), kwargs
+        return tuple(drawn(spec, generator) for spec in specs), kwargs
     args = _optional(user, "example_inputs", root, place)
     if args is None and not kwargs:
         raise LoadError(place, "no example_inputs() in it", "define it or pass --input 32x3x224x224:float32")
     if args is not None and not isinstance(args, tuple | list):
         raise LoadError(place, f"example_inputs() returned a {type(args).__name__}", "return a tuple of inputs")
     return tuple(args or ()), kwargs
-
-
-def _drawn(spec: InputSpec, generator: torch.Generator) -> torch.Tensor:
-    dtype: torch.dtype = getattr(torch, spec.dtype)
-    if dtype.is_floating_point or dtype.is_complex:
-        return torch.randn(spec.shape, generator=generator, dtype=dtype)
-    low, high = spec.low or 0, 2 if spec.high is None else spec.high
-    return torch.randint(low, high, spec.shape, generator=generator).to(dtype)
 
 
 def _batch_axes(user: ModuleType, options: Options, root: Path, place: str) -> dict[str, int | None]:

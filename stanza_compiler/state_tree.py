@@ -227,7 +227,9 @@ def _styles(root: nn.Module, walk: _Walk) -> dict[str, str]:
     styles: dict[str, str] = {}
     held = {**walk.leaves, **walk.tensors, **walk.extra}
     for name, target in (*walk.aliases.items(), *walk.ties.items()):
-        held[name] = frozenset().union(*(roles for path, roles in held.items() if _related(path, target)))
+        held[name] = frozenset().union(
+            *(roles for path, roles in held.items() if within(path, target) or within(target, path))
+        )
     for path, module in root.named_modules():
         if path in walk.leaves or (path and not _holds(path, walk)):
             continue

@@ -25,7 +25,7 @@ def _top(name: str) -> str:
     return name.partition(".")[0]
 
 
-SOURCES = sorted([*PACKAGE.glob("*.py"), *(ROOT / "passes").glob("*.py")])
+SOURCES = sorted([*PACKAGE.glob("*.py"), *PACKAGE.glob("onnx_import/**/*.py"), *(ROOT / "passes").glob("*.py")])
 RUNTIME = sorted((PACKAGE / "runtime").glob("*.py"))
 
 

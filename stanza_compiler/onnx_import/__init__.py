@@ -1,0 +1,1 @@
+"""An ONNX file as a torch module."""
