@@ -17,6 +17,7 @@ from torch.utils import _pytree as pytree
 from stanza_compiler.aten_calls import AtenCalls, plain_attention, tensors_in
 from stanza_compiler.errors import ProfileError
 from stanza_compiler.loader import Source, first_line
+from stanza_compiler.opaque import OpaqueCall, opaque_calls
 from stanza_compiler.opgraph import Op, OpGraph, Parameter, Value
 from stanza_compiler.sources import node_source
 from stanza_compiler.traced import Interpreter, Trace, attribute
@@ -86,6 +87,7 @@ class _Interpreter(Interpreter):
         super().__init__(traced, root, keeps_values=True)
         self.source, self.batch = source, batch
         self.runs: dict[fx.Node, _Run] = {}
+        self.opaque = opaque_calls(source, traced, batch)
         self.dispatch = AtenCalls()
         state = {**dict(root.named_parameters()), **dict(root.named_buffers())}
         self.state_storages = {storage_id(tensor): name for name, tensor in state.items()}
@@ -102,6 +104,9 @@ class _Interpreter(Interpreter):
             self.runs[node] = _Run(leaves=tensors_in(value), value=value)
             return value
         args, kwargs = self.fetch_args_kwargs_from_env(node)
+        if node in self.opaque:
+            run = self.runs[node] = self._observed(node, self.opaque[node], tensors_in((args, kwargs)))
+            return run.value
         try:
             run = self.runs[node] = self._forward(node, args, kwargs)
             run.backward_flops = self._backward_flops(node, args, kwargs, run)
@@ -113,6 +118,26 @@ class _Interpreter(Interpreter):
                 place, what, "make the line work at any batch size, or say by --batch-axis where the batch is"
             ) from error
         return run.value
+
+    def _observed(self, node: fx.Node, call: OpaqueCall, inputs: list[torch.Tensor]) -> _Run:
+        """What a module that is kept whole did on data."""
+        value = pytree.tree_map_only(
+            torch.Tensor,
+            lambda tensor: torch.empty_strided(
+                tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device
+            ).requires_grad_(tensor.requires_grad),
+            call.value,
+        )
+        leaves = tensors_in(value)
+        return _Run(
+            leaves=leaves,
+            value=value,
+            forward_flops=call.forward_flops,
+            backward_flops=call.backward_flops,
+            memory_bytes=self._memory_bytes(node, inputs, leaves, ()),
+            uncounted=call.uncounted,
+            is_random=call.is_random,
+        )
 
     def _forward(self, node: fx.Node, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Run:
         inputs = tensors_in((args, kwargs))

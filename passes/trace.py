@@ -69,7 +69,7 @@ def trace(
     both, torch.fx keeps that submodule whole, as it does those of `leaves`. Equal means: outputs, loss and gradients in
     train mode, outputs in eval mode, at two batch sizes. Raises TraceError with the user's line and the cause.
     """
-    opaque = dict.fromkeys(leaves, "--leaf")
+    opaque = dict.fromkeys(leaves, "--leaf asks for it")
     _forbid_unknown(source, opaque)
     expected = _observe_eagerly(source) if verify else []
     if front_end == "auto":

@@ -25,7 +25,7 @@ _OPERATORS: dict[str, Callable[..., Any]] = {
 _METHODS = frozenset(
     {
         "clone", "contiguous", "copy_", "detach", "expand_as", "fill_", "flatten", "item", "masked_fill", "mean",
-        "new_empty", "new_full", "new_ones", "new_zeros", "squeeze", "sum", "transpose", "type_as", "unflatten",
+        "new_empty", "new_full", "new_ones", "new_zeros", "split", "squeeze", "sum", "transpose", "type_as", "unflatten",
         "unfold", "unsqueeze", "view_as", "zero_", "mT", "flip",
     }
 )  # fmt: skip

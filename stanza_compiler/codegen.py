@@ -12,7 +12,7 @@ import torch
 from torch import fx, nn
 
 from stanza_compiler.call import Call
-from stanza_compiler.constructors import quoted
+from stanza_compiler.constructors import is_leaf, quoted
 from stanza_compiler.errors import EmitError
 from stanza_compiler.expressions import Body, Line, body
 from stanza_compiler.loader import Source
@@ -70,7 +70,7 @@ def stage_file(role: Role, stages: Stages, tree: StateTree, graph: OpGraph, sour
         imports += written.imports
         name = "forward" if len(segments) == 1 else f"segment_{stages.segments.index(segment)}"
         methods.append(_method(name, segment, written, graph))
-    state = [*state_lines(tree, role), *frozen_lines(tree, role)]
+    state = [*_original(role, tree, source, imports), *state_lines(tree, role), *frozen_lines(tree, role)]
     code = "\n".join([*state, *(line for method in methods for line in method.lines)])
     if re.search(r"\bF\.", code):
         imports.append("from torch.nn import functional as F")
@@ -85,6 +85,19 @@ def stage_file(role: Role, stages: Stages, tree: StateTree, graph: OpGraph, sour
         methods=tuple(methods),
         has_record=bool(re.search(r"\bRecord\(", code)),
     )
+
+
+def _original(role: Role, tree: StateTree, source: Source, imports: list[str]) -> list[str]:
+    """The statement that builds the user's model, from which a stage takes the modules that are kept whole."""
+    opaque = [
+        path for path, roles in tree.leaves.items() if role in roles and not is_leaf(tree.root.get_submodule(path))
+    ]
+    if not opaque:
+        return []
+    if not source.recipe:
+        raise EmitError(opaque[0], "can't be kept whole, nothing builds it again", "pass model.py with build_model()")
+    imports.append(f"from {source.origin} import {source.recipe.removesuffix('()')}")
+    return [f"original = {source.recipe}"]
 
 
 def sorted_imports(lines: Iterable[str]) -> tuple[str, ...]:

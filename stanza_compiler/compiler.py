@@ -104,7 +104,7 @@ def _how_traced(traced: Trace) -> Iterator[str]:
     if traced.why:
         yield f"traced by torch.export, because {traced.why}"
     for path, why in traced.opaque.items():
-        yield f"{path} is kept whole, as the model's own class: {why}"
+        yield f"{path} is kept whole, as the model's own class, and sees the batch of the rank that runs it: {why}"
 
 
 _UNTESTED = "--no-verify: neither the trace nor the program was compared with the model"

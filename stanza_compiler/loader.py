@@ -39,7 +39,7 @@ class Source:
 
     `hooks` are the user's own functions, `notes` what was done to the model. `origin` is the module they come from:
     `user_model` for a file, else its import name. `file` is that module's file, `root` the folder that
-    stands on sys.path meanwhile.
+    stands on sys.path meanwhile. `recipe` is the expression that makes the model with the names of `origin`.
     """
 
     name: str
@@ -53,6 +53,7 @@ class Source:
     file: Path
     root: Path
     notes: tuple[str, ...] = ()
+    recipe: str = ""
 
 
 @contextlib.contextmanager
@@ -205,7 +206,12 @@ def _source(user: ModuleType, attribute: str | None, options: Options, root: Pat
         file=Path(user.__file__ or place).resolve(),
         root=root,
         notes=(*notes, *untrained_notes(module), *([note] if note else [])),
+        recipe=_recipe(user, attribute or "build_model"),
     )
+
+
+def _recipe(user: ModuleType, name: str) -> str:
+    return name if isinstance(getattr(user, name), nn.Module) else f"{name}()"
 
 
 def _build(user: ModuleType, attribute: str | None, root: Path, place: str) -> nn.Module:
