@@ -31,7 +31,7 @@ def emit(source: Source, traced: Trace, graph: OpGraph, stages: Stages, plan: Pl
 
     Raises EmitError, with the op or module, for what can't be written as source.
     """
-    tree = state_tree(traced.root, stages)
+    tree = state_tree(traced.root, stages, frozenset(traced.opaque))
     _refuse_lost_tensors(stages, tree, source)
     states = fixed_states(source.module, source.call)
     modes = mode_lines(tree)

@@ -92,7 +92,10 @@ class _Interpreter(Interpreter):
         state = {**dict(root.named_parameters()), **dict(root.named_buffers())}
         self.state_storages = {storage_id(tensor): name for name, tensor in state.items()}
         with torch.random.fork_rng(), mode, plain_attention(), self.dispatch, torch.enable_grad():
-            examples = [_fake_input(leaf.example, leaf.batch_axis, batch) for leaf in source.call.leaves]
+            on_meta = any(parameter.is_meta for parameter in source.module.parameters())
+            examples = [
+                _fake_input(leaf.example, leaf.batch_axis, batch, on_meta=on_meta) for leaf in source.call.leaves
+            ]
             self.run(*examples)
 
     def leave_out(self, node: fx.Node) -> None:
@@ -209,9 +212,10 @@ def _fake_copy(root: nn.Module, mode: FakeTensorMode) -> nn.Module:
     return fake_root
 
 
-def _fake_input(example: torch.Tensor, batch_axis: int | None, batch: int) -> torch.Tensor:
+def _fake_input(example: torch.Tensor, batch_axis: int | None, batch: int, *, on_meta: bool) -> torch.Tensor:
     sizes = [batch if axis == batch_axis else size for axis, size in enumerate(example.shape)]
-    return torch.empty(sizes, dtype=example.dtype, device=example.device, requires_grad=example.requires_grad)
+    device = torch.device("meta") if on_meta else example.device
+    return torch.empty(sizes, dtype=example.dtype, device=device, requires_grad=example.requires_grad)
 
 
 def storage_id(tensor: torch.Tensor) -> int:

@@ -16,6 +16,7 @@ import torch
 from torch import fx, nn
 
 from stanza_compiler.comparison import Observation, difference, observe, preserved, repeats_itself, seeded
+from stanza_compiler.constructors import is_leaf
 from stanza_compiler.eager_lines import first_loss
 from stanza_compiler.errors import TraceError, UsageError
 from stanza_compiler.loader import RUN_IT, Source, first_line, user_code, user_line
@@ -129,7 +130,8 @@ def _believed(
         _forbid_hooks(source)
     elif opaque:
         raise TraceError(source.place, "torch.export keeps no module whole", "leave out --leaf or --trace export")
-    setting = _Setting(front_end, training=True, leaves=frozenset(opaque))
+    layers = {path for path, module in source.module.named_modules() if path and is_leaf(module)}
+    setting = _Setting(front_end, training=True, leaves=frozenset(layers | opaque.keys()))
     training = _traced(source, setting)
     evaluation = _traced(source, replace(setting, training=False))
     _forbid_random(source, setting, training, evaluation)
@@ -188,7 +190,7 @@ def _by_front_end(source: Source, setting: _Setting, root: nn.Module) -> Traced:
         return symbolic_trace(root, source.call, leaves=setting.leaves)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # what torch.export warns of, the comparison with the eager model decides
-        exported = export(root, source.call)
+        exported = export(root, source.call, leaves=setting.leaves)
     for name, constant in exported.constants.items():
         setattr(root, name, constant)
     return Traced(exported.graph, exported.result)
@@ -299,7 +301,7 @@ def _differs(before: Any, after: Any) -> bool:
 
 
 def _equal(one: torch.Tensor, other: torch.Tensor) -> bool:
-    return one.shape == other.shape and torch.equal(one, other)
+    return one.shape == other.shape and (one.is_meta or other.is_meta or torch.equal(one, other))
 
 
 def _first_difference(source: Source, one: _OneMode, setting: _Setting) -> tuple[str, str] | None:

@@ -25,8 +25,8 @@ _OPERATORS: dict[str, Callable[..., Any]] = {
 _METHODS = frozenset(
     {
         "clone", "contiguous", "copy_", "detach", "expand_as", "fill_", "flatten", "item", "masked_fill", "mean",
-        "new_empty", "new_full", "new_ones", "new_zeros", "split", "squeeze", "sum", "transpose", "type_as", "unflatten",
-        "unfold", "unsqueeze", "view_as", "zero_", "mT", "flip",
+        "new_empty", "new_full", "new_ones", "new_zeros", "split", "squeeze", "sum", "transpose", "type_as",
+        "unflatten", "unfold", "unsqueeze", "view_as", "zero_", "mT", "flip",
     }
 )  # fmt: skip
 _SPREAD = frozenset({"view", "reshape", "expand", "permute", "repeat"})  # their sizes are written as arguments

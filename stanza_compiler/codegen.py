@@ -12,7 +12,7 @@ import torch
 from torch import fx, nn
 
 from stanza_compiler.call import Call
-from stanza_compiler.constructors import is_leaf, quoted
+from stanza_compiler.constructors import quoted
 from stanza_compiler.errors import EmitError
 from stanza_compiler.expressions import Body, Line, body
 from stanza_compiler.loader import Source
@@ -89,9 +89,7 @@ def stage_file(role: Role, stages: Stages, tree: StateTree, graph: OpGraph, sour
 
 def _original(role: Role, tree: StateTree, source: Source, imports: list[str]) -> list[str]:
     """The statement that builds the user's model, from which a stage takes the modules that are kept whole."""
-    opaque = [
-        path for path, roles in tree.leaves.items() if role in roles and not is_leaf(tree.root.get_submodule(path))
-    ]
+    opaque = [path for path, roles in tree.leaves.items() if role in roles and path in tree.opaque]
     if not opaque:
         return []
     if not source.recipe:

@@ -11,7 +11,6 @@ from torch import fx, nn
 from torch.fx.experimental.proxy_tensor import get_proxy_mode, get_proxy_slot
 from torch.utils import _pytree as pytree
 
-from stanza_compiler.constructors import is_leaf
 from stanza_compiler.traced import regions
 
 
@@ -46,10 +45,10 @@ class LeafCall:
 
 
 class Recorder:
-    """While entered, notes every call of a leaf module that torch.export traces."""
+    """While entered, notes every call of the modules at the paths `leaves` that torch.export traces."""
 
-    def __init__(self, root: nn.Module) -> None:
-        self.root = root
+    def __init__(self, root: nn.Module, leaves: frozenset[str]) -> None:
+        self.root, self.leaves = root, leaves
         self.calls: list[LeafCall] = []
         self._open: list[tuple[str, fx.Node, tuple[Any, ...], dict[str, Any]]] = []
         self._inputs: dict[fx.Node, int] = {}
@@ -57,7 +56,7 @@ class Recorder:
 
     def __enter__(self) -> "Recorder":
         for path, module in self.root.named_modules():
-            if path and is_leaf(module):
+            if path in self.leaves:
                 before, after = self._hooks(path)
                 self._handles.append(module.register_forward_pre_hook(before, with_kwargs=True, prepend=True))
                 self._handles.append(module.register_forward_hook(after, with_kwargs=True))

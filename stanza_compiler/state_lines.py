@@ -5,7 +5,7 @@ from collections.abc import Iterable
 import torch
 from torch import nn
 
-from stanza_compiler.constructors import constructor, is_leaf, quoted
+from stanza_compiler.constructors import constructor, quoted
 from stanza_compiler.plan import Role
 from stanza_compiler.state_tree import StateTree, is_attribute, within
 
@@ -121,7 +121,7 @@ class _Builder:
         return f"{opening}{', '.join(items)}{closing}"
 
     def _leaf(self, path: str, module: nn.Module) -> str:
-        if not is_leaf(module):
+        if path in self.tree.opaque:
             return f"original.get_submodule({quoted(path)})"
         parameters = list(module.parameters())
         frozen = bool(parameters) and not any(parameter.requires_grad for parameter in parameters)

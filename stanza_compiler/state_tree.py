@@ -25,7 +25,8 @@ class StateTree:
     `leaves` and `tensors` are in the model's own order. `styles` says how a container's children are reached:
     by `index` (a Sequential or ModuleList that one stage holds whole), by `key`, by `attribute` or by `name`
     (get_submodule, for names that are no identifiers). `aliases` are further paths of a module, `ties`
-    further names of a tensor. `extra` are the modules whose state_dict has an extra state.
+    further names of a tensor. `extra` are the modules whose state_dict has an extra state,
+    `opaque` the leaves that are built by the user's own code.
     """
 
     root: nn.Module
@@ -35,6 +36,7 @@ class StateTree:
     aliases: dict[str, str] = field(default_factory=dict)
     ties: dict[str, str] = field(default_factory=dict)
     extra: dict[str, frozenset[Role]] = field(default_factory=dict)
+    opaque: frozenset[str] = frozenset()
 
     def access(self, path: str) -> str:
         """The expression, in a method of a stage, that reaches a module, parameter or buffer."""
@@ -111,14 +113,14 @@ def within(name: str, path: str) -> bool:
     return name == path or not path or name.startswith(f"{path}.")
 
 
-def state_tree(root: nn.Module, stages: Stages) -> StateTree:
+def state_tree(root: nn.Module, stages: Stages, opaque: frozenset[str] = frozenset()) -> StateTree:
     """Give every module and bare tensor to the stages that use it; what nobody uses goes where its neighbour is."""
     used = _used(root, stages)
     first = stages.segments[0].role
     walk = _Walk(root, used, first)
     walk.visit("", root)
     walk.settle_extra()
-    return StateTree(root, walk.leaves, walk.tensors, _styles(root, walk), walk.aliases, walk.ties, walk.extra)
+    return StateTree(root, walk.leaves, walk.tensors, _styles(root, walk), walk.aliases, walk.ties, walk.extra, opaque)
 
 
 def _used(root: nn.Module, stages: Stages) -> dict[str, set[Role]]:

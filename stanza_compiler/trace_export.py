@@ -58,8 +58,8 @@ class _Called(nn.Module):
         return values
 
 
-def export(root: nn.Module, call: Call) -> Exported:
-    """Export `root` in the mode that it is in, with every input's batch axis dynamic.
+def export(root: nn.Module, call: Call, *, leaves: frozenset[str]) -> Exported:
+    """Export `root` in the mode that it is in, with every input's batch axis dynamic and `leaves` as calls of modules.
 
     Raises BatchError where the model distinguishes batch sizes, otherwise whatever torch.export and the model raise.
     """
@@ -69,7 +69,7 @@ def export(root: nn.Module, call: Call) -> Exported:
     args, kwargs = call.arguments(max(call.batch_size, 2))
     tensors = call.tensors(args, kwargs)
     axes = [None if leaf.batch_axis is None else {leaf.batch_axis: Dim.AUTO} for leaf in call.leaves]
-    with Recorder(root) as recorder, torch.enable_grad():
+    with Recorder(root, leaves) as recorder, torch.enable_grad():
         program = torch.export.export(called, tuple(tensors), dynamic_shapes=(tuple(axes),), strict=False)
     _forbid_batch_sizes(program, call, tensors)
     unlifting = _Unlifting(program, root, call)

@@ -8,13 +8,12 @@ import torch
 from torch import fx, nn
 
 from stanza_compiler.call import Call
-from stanza_compiler.constructors import is_leaf
 from stanza_compiler.modes import Traced
 from stanza_compiler.sources import record_line
 from stanza_compiler.structure import Structure, take_apart
 
 
-def symbolic_trace(root: nn.Module, call: Call, *, leaves: frozenset[str] = frozenset()) -> Traced:
+def symbolic_trace(root: nn.Module, call: Call, *, leaves: frozenset[str]) -> Traced:
     """Trace `root` in the mode that it is in, the modules at the paths `leaves` as single calls.
 
     Raises whatever torch.fx and the model raise.
@@ -45,7 +44,7 @@ class _Tracer(fx.Tracer):
         return node
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
-        return module_qualified_name in self.leaves or is_leaf(m)
+        return module_qualified_name in self.leaves
 
     def create_args_for_root(
         self, root_fn: Callable[..., Any], is_module: bool, concrete_args: Any = None
