@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-from stanza_compiler.constructors import quoted
 from stanza_compiler.errors import LoadError
+from stanza_compiler.text import quoted
 
 
 @dataclass(frozen=True, slots=True)
