@@ -9,7 +9,6 @@ import torch
 from torch import nn
 
 from stanza_compiler import codegen, extra_state, runtime
-from stanza_compiler.constructors import quoted
 from stanza_compiler.errors import EmitError
 from stanza_compiler.fixed_state import fixed_states
 from stanza_compiler.loader import USER_MODULE, Source
@@ -20,7 +19,7 @@ from stanza_compiler.plan import Plan, Role
 from stanza_compiler.sources import node_source
 from stanza_compiler.state_lines import mode_lines
 from stanza_compiler.state_tree import StateTree, state_tree
-from stanza_compiler.text import in_docstring
+from stanza_compiler.text import in_docstring, quoted
 from stanza_compiler.traced import Trace, attribute
 
 ROLE_TEXTS: dict[Role, str] = {"conv": "compute-heavy stage", "fc": "parameter-heavy stage", "model": "model"}

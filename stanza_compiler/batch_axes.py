@@ -20,8 +20,8 @@ def settle_batch_axes(module: nn.Module, call: Call, given: Collection[str]) -> 
     """A call whose batch the model takes in other sizes, and a note when that took other axes than the usual ones.
 
     The model runs at batch 2 and 3. Where it fails, or its output is as large at both, up to TRIES other axes of the
-    inputs that are not `given` by the user are tried, those with the fewest changes first. If none works either, the
-    call stays as it was.
+    inputs that are not `given` by the user are tried, those with few changes first. If none works either, the call
+    stays as it was.
     """
     usual = tuple(leaf.batch_axis for leaf in call.leaves)
     is_free = [leaf.name not in given for leaf in call.leaves]
@@ -60,52 +60,49 @@ def _runs(module: nn.Module, call: Call) -> bool:
 
 
 def _others(shapes: list[tuple[int, ...]], usual: Axes, is_free: list[bool]) -> Iterator[Axes]:
-    """Other assignments, every batched axis of one size: for each size the plain ones, then with more and more changes.
+    """Other assignments in which every batched axis has one size, the likeliest first.
 
-    >>> next(_others([(3, 7), (4, 3), (4, 3)], (None, 0, 0), [True] * 3))
-    (0, None, None)
+    A changed input costs 1, and so does one without a batch axis: what most inputs share is the batch.
+
+    >>> list(itertools.islice(_others([(4, 7), (4, 4)], (0, 0), [True, True]), 2))
+    [(0, 1), (0, None)]
     """
-    guesses = [(size, axes) for size in _sizes(shapes, usual, is_free) for axes in _guesses(size, shapes)]
-    guesses = [(size, tuple(map(_pick, is_free, axes, usual))) for size, axes in guesses]
-    seen = {usual}
-    for changes in range(len(shapes) + 1):
-        for size, axes in guesses:
-            options = [
-                [other for other in (*_axes_of(size, shape), None) if other != axis] if free else []
-                for shape, axis, free in zip(shapes, axes, is_free, strict=True)
-            ]
-            for changed in itertools.combinations(range(len(shapes)), changes):
-                for values in itertools.product(*(options[index] for index in changed)):
-                    other = list(axes)
-                    for index, axis in zip(changed, values, strict=True):
-                        other[index] = axis
-                    if tuple(other) not in seen and any(axis is not None for axis in other):
-                        seen.add(tuple(other))
-                        yield tuple(other)
+    seen = {usual, (None,) * len(shapes)}
+    for cost, size in itertools.product(range(2 * len(shapes) + 1), _sizes(shapes, usual, is_free)):
+        options = [
+            [((axis != own) + (axis is None), axis) for axis in (*_axes_of(size, shape), None)] if free else [(0, own)]
+            for shape, own, free in zip(shapes, usual, is_free, strict=True)
+        ]
+        for axes in _of_cost(cost, options):
+            if axes not in seen:
+                seen.add(axes)
+                yield axes
 
 
-def _pick(free: bool, axis: int | None, usual: int | None) -> int | None:
-    return axis if free else usual
+def _of_cost(cost: int, options: list[list[tuple[int, int | None]]]) -> Iterator[Axes]:
+    """All ways to take one of the (cost, axis) of each input that cost as much together."""
+    if not options:
+        yield from [()] if cost == 0 else []
+        return
+    for own, axis in options[0]:
+        if own <= cost:
+            yield from ((axis, *others) for others in _of_cost(cost - own, options[1:]))
 
 
 def _sizes(shapes: list[tuple[int, ...]], usual: Axes, is_free: list[bool]) -> list[int]:
     """What the batch may be: the size that the user's axes have, else the usual one, then leading sizes, then any."""
-    held = [shape[axis] for shape, axis in zip(shapes, usual, strict=True) if axis is not None]
-    fixed = [
-        shape[axis] for shape, axis, free in zip(shapes, usual, is_free, strict=True) if axis is not None and not free
-    ]
+    held = [(shape[axis], free) for shape, axis, free in zip(shapes, usual, is_free, strict=True) if axis is not None]
+    fixed = [size for size, free in held if not free]
     if fixed:
         return fixed[:1]
     leading = Counter(shape[0] for shape in shapes if shape)
     anywhere = Counter(size for shape in shapes for size in set(shape))
-    ordered = [*held[:1], *(size for size, _ in leading.most_common()), *(size for size, _ in anywhere.most_common())]
+    ordered = [
+        *(size for size, _ in held[:1]),
+        *(size for size, _ in leading.most_common()),
+        *(size for size, _ in sorted(anywhere.items(), key=lambda item: -item[1])),
+    ]
     return list(dict.fromkeys(ordered))
-
-
-def _guesses(size: int, shapes: list[tuple[int, ...]]) -> list[Axes]:
-    """Axis 0 wherever it has that size, or the first axis that has it."""
-    first = [next(iter(_axes_of(size, shape)), None) for shape in shapes]
-    return [tuple(0 if axis == 0 else None for axis in first), tuple(first)]
 
 
 def _axes_of(size: int, shape: tuple[int, ...]) -> list[int]:

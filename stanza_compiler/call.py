@@ -11,9 +11,9 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-from stanza_compiler.constructors import quoted
 from stanza_compiler.errors import LoadError
 from stanza_compiler.options import InputSpec
+from stanza_compiler.text import quoted
 
 
 @dataclass(frozen=True, slots=True)

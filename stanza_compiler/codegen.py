@@ -12,7 +12,6 @@ import torch
 from torch import fx, nn
 
 from stanza_compiler.call import Call
-from stanza_compiler.constructors import quoted
 from stanza_compiler.errors import EmitError
 from stanza_compiler.expressions import Body, Line, body
 from stanza_compiler.loader import Source
@@ -22,6 +21,7 @@ from stanza_compiler.plan import Role
 from stanza_compiler.sources import node_source
 from stanza_compiler.state_lines import LINE_LENGTH, frozen_lines, state_lines
 from stanza_compiler.state_tree import StateTree
+from stanza_compiler.text import quoted
 
 CLASS_NAMES: dict[Role, str] = {"conv": "ConvStage", "fc": "FcStage", "model": "ModelStage"}
 FILE_NAMES: dict[Role, str] = {"conv": "conv_stage", "fc": "fc_stage", "model": "model_stage"}

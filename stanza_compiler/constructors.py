@@ -14,7 +14,7 @@ from torch.nn.utils.parametrize import is_parametrized, type_before_parametrizat
 
 from stanza_compiler.errors import EmitError
 from stanza_compiler.parametrizations import is_rebuildable, parametrized
-from stanza_compiler.text import quoted as quoted
+from stanza_compiler.text import quoted
 
 _RNN = (nn.RNN, nn.LSTM, nn.GRU)
 _HIDDEN = ("training", "device", "dtype", "in_proj_container")

@@ -12,9 +12,9 @@ from typing import Any
 import torch
 from torch import fx
 
-from stanza_compiler.constructors import quoted
 from stanza_compiler.errors import EmitError
 from stanza_compiler.structure import ByMode, Fixed, Slot, Structure
+from stanza_compiler.text import quoted
 from stanza_compiler.traced import Autocast, Gradients, Mode, Region, choose, regions
 
 _BINARY = {

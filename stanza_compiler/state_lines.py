@@ -5,9 +5,10 @@ from collections.abc import Iterable
 import torch
 from torch import nn
 
-from stanza_compiler.constructors import constructor, quoted
+from stanza_compiler.constructors import constructor
 from stanza_compiler.plan import Role
 from stanza_compiler.state_tree import StateTree, is_attribute, within
+from stanza_compiler.text import quoted
 
 LINE_LENGTH = 110
 

@@ -9,11 +9,12 @@ from dataclasses import dataclass, field
 import torch
 from torch import nn
 
-from stanza_compiler.constructors import is_leaf, quoted
+from stanza_compiler.constructors import is_leaf
 from stanza_compiler.errors import EmitError
 from stanza_compiler.fixed_state import has_extra_state
 from stanza_compiler.passes.split import Stages
 from stanza_compiler.plan import Role
+from stanza_compiler.text import quoted
 
 _OUR_METHODS = re.compile(r"run|segment_\d+")  # of the generated classes
 

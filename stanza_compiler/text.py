@@ -8,8 +8,7 @@ def quoted(text: str) -> str:
 
 def in_docstring(text: str) -> str:
     """What reads as `text` between three double quotes: it ends neither the docstring nor a line of it."""
-    escaped = text.replace("\\", "\\\\").replace('"""', '\\"\\"\\"')
-    escaped = f'{escaped[:-1]}\\"' if escaped.endswith('"') else escaped
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
     return "".join(
         letter if letter.isprintable() else letter.encode("unicode_escape").decode("ascii") for letter in escaped
     )

@@ -61,7 +61,7 @@ def _reweighted(folder: Path) -> None:
         (_replaced("fc_stage.py", 'self.head["3"](x)', 'self.head["3"](x.detach())'), "gradient of"),
         (_replaced("fc_stage.py", "nn.Linear(300, 7)", "nn.Linear(300, 7, bias=False)"), "can't be built"),
         (_replaced("conv_stage.py", "return", "return 2 *"), "output 0"),
-        (_reweighted, "the emitted .* starts with another value"),
+        (_reweighted, "head.4.bias starts with another value"),
         (_replaced("fc_stage.py", "return", "raise IndexError('no')\n        return"), "IndexError"),
     ],
 )  # fmt: skip
@@ -121,3 +121,27 @@ def test_a_batch_that_the_model_itself_refuses_is_named(tmp_path: Path) -> None:
     assert "Expected more than 1 value per channel" in plan.certificate.refused[0]
     assert "eval at batch 1" in plan.certificate.modes
     assert "train at batch 1" in (tmp_path / "out" / "report.md").read_text()
+
+
+def test_a_parameter_that_nothing_uses_starts_with_its_own_value_too(tmp_path: Path) -> None:
+    (tmp_path / "unused.py").write_text(
+        "import torch\nfrom torch import nn\n\n\nclass Net(nn.Sequential):\n"
+        "    def __init__(self):\n"
+        "        super().__init__(nn.Linear(3, 4), nn.Linear(4, 200))\n"
+        "        self.unused = nn.Parameter(torch.ones(2))\n\n"
+        "    def forward(self, x):\n        return self[1](self[0](x))\n\n\n"
+        "def build_model():\n    return Net()\n\n\ndef example_inputs():\n    return (torch.ones(4, 3),)\n"
+    )
+    options = Options(str(tmp_path / "unused.py"), out=tmp_path / "out", request=Request(strategy="data-parallel"))
+    compile_source(options)
+    path = tmp_path / "out" / "weights" / "model_stage.pt"
+    weights = torch.load(path, weights_only=True)
+    torch.save({**weights, "unused": weights["unused"] * 2}, path)
+    with load(options) as source, pytest.raises(CertificateError, match="the emitted unused starts with another value"):
+        certify(source, tmp_path / "out")
+    torch.save(weights, path)
+    stage = tmp_path / "out" / "model_stage.py"
+    text = stage.read_text()
+    stage.write_text(text.replace("torch.empty(2)", "torch.empty(2), requires_grad=False"))
+    with load(options) as source, pytest.raises(CertificateError, match="trains other parameters: unused"):
+        certify(source, tmp_path / "out")

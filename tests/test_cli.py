@@ -1,6 +1,7 @@
 """The command, with a stub in place of the compiler."""
 
 import contextlib
+import io
 import json
 import os
 import signal
@@ -71,6 +72,16 @@ def test_the_report_is_on_stdout_and_where_the_program_is_on_stderr(stub: Stub, 
         "the user's file prints this",
         "wrote small_stanza, train it with: torchrun --nproc-per-node 10 small_stanza/train.py",
     ]
+
+
+def test_a_name_that_the_terminal_cannot_show_is_escaped(
+    stub: Stub, capsys: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stub(lambda options, on_pass: on_pass("profile", "\u00e9t\u00e9 \ud800", 0.1) or Compilation(out=None))
+    raw = io.BytesIO()
+    monkeypatch.setattr("sys.stdout", io.TextIOWrapper(raw, encoding="ascii", write_through=True))
+    assert main(["small.py", "--dump", "profile"]) == 0
+    assert raw.getvalue() == b"\\xe9t\\xe9 \\ud800\n"
 
 
 def test_json_has_stdout_for_itself(stub: Stub, capsys: Captured) -> None:

@@ -253,3 +253,13 @@ def test_sparse_and_complex_gradients_are_compared_by_value() -> None:
 
 def test_a_difference_is_told_in_one_line() -> None:
     assert "\n" not in difference(SEEN, replace(SEEN, outputs=(ONES + 0.25,))).first
+
+
+def test_a_buffer_that_cannot_be_written_is_left_alone() -> None:
+    module = Affine()
+    module.register_buffer("expanded", torch.ones(1).expand(3))
+    with preserved(module):
+        module(torch.ones(1, 1))
+        assert module.calls.item() == 1
+    assert module.calls.item() == 0
+    assert module.get_buffer("expanded").tolist() == [1.0, 1.0, 1.0]

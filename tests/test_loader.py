@@ -364,3 +364,47 @@ def test_a_file_that_is_no_python_text_is_a_syntax_error(content: bytes, tmp_pat
 def test_code_that_a_factory_compiles_itself_is_told_at_the_factorys_line(tmp_path: Path) -> None:
     message = failure(written(tmp_path, "def build_model():\n    return eval('1 +')\n"))
     assert message.startswith("model.py:2: build_model() raised SyntaxError: invalid syntax")
+
+
+def test_lazy_modules_take_their_shapes_from_the_example_under_the_fixed_seed(tmp_path: Path) -> None:
+    text = MODEL.replace("nn.Linear(3, 2)", "nn.Sequential(nn.LazyLinear(5), nn.LazyBatchNorm1d(), nn.LazyLinear(2))")
+    first, second = (loaded(written(tmp_path, text)) for _ in range(2))
+    assert {name: tuple(value.shape) for name, value in first.module.named_parameters()} == {
+        "fc.0.weight": (5, 3), "fc.0.bias": (5,), "fc.1.weight": (5,), "fc.1.bias": (5,),
+        "fc.2.weight": (2, 5), "fc.2.bias": (2,),
+    }  # fmt: skip
+    torch.manual_seed(0)
+    assert torch.equal(first.module.get_parameter("fc.0.weight"), nn.Linear(3, 5).weight)
+    for one, other in zip(first.module.parameters(), second.module.parameters(), strict=True):
+        assert torch.equal(one, other)
+    assert first.notes == ("lazy modules took shapes and first weights from one call on the example inputs, seed 0",)
+
+
+def test_a_batch_on_another_axis_is_found_and_told(tmp_path: Path) -> None:
+    text = """
+        import torch
+        from torch import nn
+
+        class Net(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.lstm = nn.LSTM(5, 6, num_layers=2, bidirectional=True, batch_first=True)
+                self.scale = torch.ones(12, requires_grad=True)
+
+            def forward(self, x, state):
+                return self.lstm(x, state)[0] * self.scale
+
+        def build_model():
+            return Net()
+
+        def example_inputs():
+            return (torch.ones(3, 7, 5), (torch.ones(4, 3, 6), torch.ones(4, 3, 6)))
+        """
+    source = loaded(written(tmp_path, text))
+    assert [leaf.batch_axis for leaf in source.call.leaves] == [0, 1, 1]
+    untrained, axes = source.notes
+    assert untrained == "scale requires a gradient but is no parameter: nothing trains it"
+    assert axes.startswith("batch axes x=0, state_0=1, state_1=1: ")
+    own = loaded(written(tmp_path, dedent(text) + "\ndef batch_axes():\n    return {'state_0': 1, 'state_1': 1}\n"))
+    assert [leaf.batch_axis for leaf in own.call.leaves] == [0, 1, 1]
+    assert own.notes == (untrained,)

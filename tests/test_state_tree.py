@@ -8,7 +8,7 @@ from stanza_compiler.errors import EmitError
 from stanza_compiler.passes.split import Segment, Stages
 from stanza_compiler.plan import Role
 from stanza_compiler.state_lines import state_lines
-from stanza_compiler.state_tree import StateTree, state_tree
+from stanza_compiler.state_tree import StateTree, is_attribute, state_tree
 
 
 def tree_of(root: nn.Module, conv: list[str], fc: list[str]) -> StateTree:
@@ -100,3 +100,32 @@ def test_a_layer_that_is_read_but_never_called_may_stand_on_both_sides() -> None
 def test_a_module_whose_parameters_both_sides_use_is_refused() -> None:
     with pytest.raises(EmitError, match="both sides"):
         tree_of(net(), ["features.0"], ["features.0"])
+
+
+@pytest.mark.parametrize(
+    ("name", "written"),
+    [
+        ("layer", True),
+        ("\u00e9t\u00e9", True),
+        ("__layer__", True),
+        ("__layer", False),  # Python renames it within a class
+        ("\ufb01", False),  # Python reads it as fi
+        ("class", False),
+        ("forward", False),
+        ("run", False),
+        ("segment_12", False),
+        ("a b", False),
+        ("0", False),
+    ],
+)
+def test_a_name_is_written_as_an_attribute_where_python_reaches_the_child_by_it(name: str, written: bool) -> None:
+    class Stage(nn.Module):
+        def run(self) -> None: ...
+        def segment_12(self) -> None: ...
+
+    assert is_attribute(name) is written
+    if written:
+        stage = Stage()
+        exec(f"class Reader:\n    def read(other, self):\n        return self.{name}", reader := {})
+        stage.add_module(name, child := nn.Tanh())
+        assert reader["Reader"]().read(stage) is child
