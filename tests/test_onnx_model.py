@@ -244,7 +244,8 @@ def test_merged_weights_of_one_layer_are_told_apart_and_what_is_called_twice_is_
     weights = {"p.bias": np.zeros(3, np.float32), "q.bias": np.ones((2, 3), np.float32)}
     module = imported_from(graph_model(nodes, {"x": ("b", 2, 3)}, ["y"], weights), tmp_path).module
     assert {name: tuple(each.shape) for name, each in module.named_parameters()} == {
-        "attention.bias": (3,), "other.bias": (3,), "attention.bias_": (2, 3), "twice.bias": (3,), "other.bias_": (2, 3),
+        "attention.bias": (3,), "other.bias": (3,), "twice.bias": (3,),
+        "attention.bias_": (2, 3), "other.bias_": (2, 3),
     }  # fmt: skip
     torch.testing.assert_close(output(module, torch.zeros(1, 2, 3)), torch.full((1, 2, 3), 2.0))
 
