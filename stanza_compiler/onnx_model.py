@@ -58,12 +58,12 @@ def _freed(
             break
         try:
             module = imported(file, inputs.arguments, path=path, place=place, rebatching=attempt)
-            if not mixes(module, args, list(inputs.batch_axes.values())):
-                return module
-            what = f"its batch is fixed to {stored}: in a larger one its samples mix"
-            first = first or LoadError(place, what, "export it with a dynamic batch axis")
         except LoadError as error:
-            first = first or error
-        attempt = attempt.next()
+            first, attempt = first or error, attempt.next()
+            continue
+        if mixes(module, args, list(inputs.batch_axes.values())):
+            what = f"its batch is fixed to {stored}: in a larger one a sample gives something else"
+            raise LoadError(place, what, "export it with a dynamic batch axis")
+        return module
     assert first is not None
     raise first

@@ -229,6 +229,27 @@ def test_what_an_exporter_merged_because_it_was_equal_is_several_weights_again(
     assert parameters["norm.weight"].data_ptr() != parameters["last.weight"].data_ptr()
 
 
+def test_merged_weights_of_one_layer_are_told_apart_and_what_is_called_twice_is_not(tmp_path: Path) -> None:
+    """As in Swin: two biases of one attention, each merged with others; `twice` is one layer, called twice."""
+    adds = [
+        ("x", "p.bias", "attention"),
+        ("a", "p.bias", "other"),
+        ("b", "q.bias", "attention"),
+        ("c", "p.bias", "twice"),
+    ]
+    nodes = [node("Add", [x, bias], [result]) for (x, bias, _), result in zip(adds, "abcd", strict=True)]
+    nodes += [node("Add", ["d", "p.bias"], ["e"]), node("Add", ["e", "q.bias"], ["y"])]
+    for each, layer in zip(nodes, [*(layer for *_, layer in adds), "twice", "other"], strict=True):
+        each.metadata_props.add(key="pkg.torch.onnx.name_scopes", value=f"['', '{layer}', 'add']")
+    weights = {"p.bias": np.zeros(3, np.float32), "q.bias": np.ones((2, 3), np.float32)}
+    module = imported_from(graph_model(nodes, {"x": ("b", 2, 3)}, ["y"], weights), tmp_path).module
+    assert {name: tuple(each.shape) for name, each in module.named_parameters()} == {
+        "attention.bias": (3,), "other.bias": (3,), "twice.bias": (3,),
+        "attention.bias_": (2, 3), "other.bias_": (2, 3),
+    }  # fmt: skip
+    torch.testing.assert_close(output(module, torch.zeros(1, 2, 3)), torch.full((1, 2, 3), 2.0))
+
+
 def test_batch_norm_and_dropout_follow_the_training_flag(tmp_path: Path) -> None:
     original, path = Convolutions().train(), tmp_path / "model.onnx"
     mode = torch.onnx.TrainingMode.TRAINING
@@ -302,7 +323,8 @@ def test_a_batch_whose_samples_mix_is_refused_where_it_was_stored(tmp_path: Path
     nodes = [node("ReduceMean", ["x", "axes"], ["m"], keepdims=1), node("Sub", ["x", "m"], ["y"])]
     stored = graph_model(nodes, {"x": (2, 3)}, ["y"], {"axes": np.array([0])})
     assert refusal(stored, tmp_path) == (
-        "model.onnx: its batch is fixed to 2: in a larger one its samples mix; export it with a dynamic batch axis"
+        "model.onnx: its batch is fixed to 2: in a larger one a sample gives something else; "
+        "export it with a dynamic batch axis"
     )
     free = graph_model(nodes, {"x": ("batch", 3)}, ["y"], {"axes": np.array([0])})
     x = torch.randn(5, 3)

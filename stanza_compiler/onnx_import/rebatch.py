@@ -11,6 +11,8 @@ from torch.utils import _pytree as pytree
 
 ATTEMPTS = 32
 TOLERANCE = 1e-4
+SMALLEST = 1e-6
+"""What cancels out to less than this is rounding alone."""
 
 
 @dataclass(slots=True)
@@ -103,6 +105,5 @@ def _is_part(together: torch.Tensor, alone: torch.Tensor, sample: int, count: in
     part = together.narrow(moving[0], sample * share, share)
     if not alone.is_floating_point():
         return torch.equal(part, alone)
-    return torch.allclose(
-        part, alone, rtol=TOLERANCE, atol=TOLERANCE * float(alone.abs().max() if alone.numel() else 0)
-    )
+    largest = float(alone.abs().max()) if alone.numel() else 0.0
+    return torch.allclose(part, alone, rtol=TOLERANCE, atol=max(TOLERANCE * largest, SMALLEST))

@@ -1,5 +1,7 @@
 """Takes apart initialisers that an exporter merged because they were equal."""
 
+from collections import Counter
+
 import onnx
 
 from stanza_compiler.onnx_import.names import scope
@@ -26,8 +28,10 @@ def unmerged(graph: onnx.GraphProto, initializers: dict[str, Known]) -> tuple[on
     """
     copied = onnx.GraphProto()
     copied.CopyFrom(graph)
+    uses = Counter(name for node in copied.node for name in node.input)
+    merged = {name for name, known in initializers.items() if uses[name] > 1 and _is_uniform(known)}
     found = dict(initializers)
-    merged = {name for name, known in initializers.items() if _is_uniform(known)}
+    origins = {name: name for name in initializers}
     for node in copied.node:
         if node.op_type == "Identity" and node.input[0] in merged:  # how the exporter of TorchScript writes them
             found[node.output[0]] = _renamed(initializers[node.input[0]], node.output[0])
@@ -37,11 +41,12 @@ def unmerged(graph: onnx.GraphProto, initializers: dict[str, Known]) -> tuple[on
         for slot, name in enumerate(node.input):
             if name not in merged or not path:
                 continue
-            role = roles[slot] if slot < len(roles) else name.rpartition(".")[2]
-            own = f"{path}.{role}"
-            if own != name and own not in initializers:
-                found.setdefault(own, _renamed(initializers[name], own))
-                node.input[slot] = own
+            own = f"{path}.{roles[slot] if slot < len(roles) else name.rpartition('.')[2]}"
+            while origins.setdefault(own, name) != name:
+                own += "_"
+            if own not in found:
+                found[own] = _renamed(initializers[name], own)
+            node.input[slot] = own
     return copied, found
 
 
