@@ -67,14 +67,15 @@ class _Splitter:
         last = len(runs) - 1
         needs = []
         for index, (_, names) in enumerate(runs):
-            readers = [node for name, node in self.nodes.items() if name in names]
+            readers = [node for name, node in self.nodes.items() if name in names and name not in self.is_size]
             needs.append(self._needed([*readers, self.output] if index == last else readers, names, index))
         segments = []
         for index, (role, names) in enumerate(runs):
-            takes = tuple(name for name in self.nodes if name in needs[index])
-            later = set().union(*needs[index + 1 :])
+            needed, sizes = needs[index]
+            takes = tuple(name for name in self.nodes if name in needed)
+            later = set().union(*(names for names, _ in needs[index + 1 :]))
             gives = tuple(name for name in self.nodes if name in names and name in later)
-            copy = _Copy(self, names, takes, index)
+            copy = _Copy(self, names, sizes, takes, index)
             segments.append(
                 Segment(role, copy.graph(self.output), takes, (), self.traced.result)
                 if index == last
@@ -84,22 +85,22 @@ class _Splitter:
         assert crossing == {boundary.name for boundary in self.plan.boundary}, (crossing, self.plan.boundary)
         return Stages(tuple(segments))
 
-    def _needed(self, readers: list[fx.Node], own: frozenset[str], index: int) -> set[str]:
-        """Names of the values that `readers` use and their segment does not make."""
+    def _needed(self, readers: list[fx.Node], own: frozenset[str], index: int) -> tuple[set[str], set[str]]:
+        """Names of the values that `readers` use and their segment does not make, and of the sizes that they use."""
         needed: set[str] = set()
-        waiting = [node for node in readers if not self.is_replaced(node, own, index)]
-        seen: set[fx.Node] = set(readers)
+        sizes: set[str] = set()
+        waiting = list(readers)
         while waiting:
             for argument in waiting.pop().all_input_nodes:
                 name = self.traced.names.get(argument)
-                if name is None or name in own:
+                if name is None or name in sizes:
                     continue
-                if name not in self.is_size:
+                if name in self.is_size:
+                    sizes.add(name)
+                    waiting += [] if self.is_replaced(argument, own, index) else [argument]
+                elif name not in own:
                     needed.add(name)
-                elif argument not in seen and not self.is_replaced(argument, own, index):
-                    seen.add(argument)
-                    waiting.append(argument)
-        return needed
+        return needed, sizes
 
     def is_replaced(self, node: fx.Node, own: frozenset[str], index: int) -> bool:
         """Whether a later segment takes this size or device from a tensor that it has, the maker's not being one."""
@@ -109,7 +110,7 @@ class _Splitter:
         while sources:
             source = sources.pop()
             name = self.traced.names.get(source)
-            if name in self.is_size and name not in own:
+            if name in self.is_size:
                 sources += source.all_input_nodes
             elif name is not None and name not in own:
                 return True
@@ -128,7 +129,9 @@ class _Splitter:
 class _Copy:
     """One segment's graph in the making."""
 
-    def __init__(self, splitter: _Splitter, own: frozenset[str], takes: tuple[str, ...], index: int) -> None:
+    def __init__(
+        self, splitter: _Splitter, own: frozenset[str], sizes: set[str], takes: tuple[str, ...], index: int
+    ) -> None:
         self.splitter, self.own, self.takes, self.index = splitter, own, takes, index
         self.made = fx.Graph()
         self.copies: dict[fx.Node, fx.Node] = {}
@@ -136,7 +139,7 @@ class _Copy:
             node = splitter.nodes[name]
             self.copies[node] = self.made.placeholder(node.name)
         for name, node in splitter.nodes.items():
-            if name in own:
+            if name in sizes if name in splitter.is_size else name in own:
                 self._copied(node)
 
     def graph(self, returns: fx.Node | list[fx.Node]) -> fx.Graph:
@@ -146,9 +149,6 @@ class _Copy:
         else:
             values = tuple(map(self._copied, returns))
             self.made.output(values[0] if len(values) == 1 else values)
-        for node in reversed(self.made.nodes):
-            if not node.users and node.meta.get("op") in self.splitter.is_size:
-                self.made.erase_node(node)
         return self.made
 
     def _copied(self, node: fx.Node) -> fx.Node:
