@@ -92,7 +92,8 @@ class _Interpreter(Interpreter):
         state = {**dict(root.named_parameters()), **dict(root.named_buffers())}
         self.state_storages = {storage_id(tensor): name for name, tensor in state.items()}
         with torch.random.fork_rng(), mode, plain_attention(), self.dispatch, torch.enable_grad():
-            on_meta = any(parameter.is_meta for parameter in source.module.parameters())
+            held = list(source.module.parameters())
+            on_meta = bool(held) and all(parameter.is_meta for parameter in held)
             examples = [
                 _fake_input(leaf.example, leaf.batch_axis, batch, on_meta=on_meta) for leaf in source.call.leaves
             ]

@@ -209,7 +209,11 @@ def test_pools_pad_and_round_as_in_onnxruntime(
         attributes["count_include_pad"] = data.draw(st.sampled_from([0, 1]))
     node = helper.make_node(kind, ["x"], ["y"], ceil_mode=int(ceils), **attributes)
     model = graph_model([node], {"x": ("batch", 2, 9, 8)}, ["y"])
-    agrees(model, tmp_path_factory.mktemp("pool"), (2, 9, 8))
+    try:
+        agrees(model, tmp_path_factory.mktemp("pool"), (2, 9, 8))
+    except LoadError as refused:
+        assume("rounds up to a window in the padding alone" not in str(refused))
+        raise
 
 
 @given(

@@ -36,6 +36,7 @@ def _max_pool(
     _forbid_gaps(sizes, kernel, stride, auto_pad)
     before, behind = paddings(sizes, kernel, stride, dilation, pads=pads, auto_pad=auto_pad)
     if not _torch_pads(before, behind, kernel):
+        _forbid_windows_of_padding(sizes, kernel, stride, dilation, before, behind, rounds_up=bool(ceil_mode))
         least = float("-inf") if dtype_of(x).is_floating_point else torch.iinfo(dtype_of(x)).min
         x, before = b(F.pad, x, flat_padding(before, behind), value=least), (0,) * len(kernel)
     options = told(padding=(before, 0), dilation=(dilation, 1), ceil_mode=(bool(ceil_mode), False))
@@ -49,6 +50,23 @@ def _forbid_gaps(sizes: Sequence[int], kernel: Sequence[int], strides: Sequence[
     )
     if auto_pad.startswith("SAME") and min(covered) < -1:
         raise UnsupportedError("has windows narrower than their strides")
+
+
+def _forbid_windows_of_padding(
+    sizes: Sequence[int],
+    kernel: Sequence[int],
+    strides: Sequence[int],
+    dilations: Sequence[int],
+    before: Sequence[int],
+    behind: Sequence[int],
+    *,
+    rounds_up: bool,
+) -> None:
+    """Raise UnsupportedError where ceil_mode adds a window that starts behind the input: ONNX drops it."""
+    for size, width, step, spread, left, right in zip(sizes, kernel, strides, dilations, before, behind, strict=True):
+        rest = size + left + right - (width - 1) * spread - 1
+        if rounds_up and -(-rest // step) * step >= size + left:
+            raise UnsupportedError("rounds up to a window in the padding alone")
 
 
 def _torch_pads(before: Sequence[int], behind: Sequence[int], kernel: Sequence[int]) -> bool:
@@ -80,6 +98,7 @@ def _average_pool(
     if _torch_pads(before, behind, kernel):
         counts = {} if count_include_pad or not any(before) else {"count_include_pad": False}
         return b(pool, x, kernel, stride, **told(padding=(before, 0)), **rounding, **counts)
+    _forbid_windows_of_padding(sizes, kernel, stride, dilation, before, behind, rounds_up=bool(ceil_mode))
     flat = flat_padding(before, behind)
     mean = b(pool, b(F.pad, x, flat), kernel, stride, **rounding)
     if count_include_pad:
