@@ -72,7 +72,7 @@ def _refuse_lost_tensors(stages: Stages, tree: StateTree, source: Source) -> Non
                 raise EmitError(node_source(node, source.root) or source.place, what, "read parameters as attributes")
 
 
-def readme(plan: Plan, *, uses_user_model: bool) -> str:
+def readme(plan: Plan, *, uses_user_model: bool, has_extra_state: bool) -> str:
     """The program's README.md."""
     stages = [
         {
@@ -83,7 +83,13 @@ def readme(plan: Plan, *, uses_user_model: bool) -> str:
         for stage in plan.stages
     ]
     template = _environment().get_template("README.md.j2")
-    return template.render(model_name=plan.source, plan=plan, stages=stages, uses_user_model=uses_user_model)
+    return template.render(
+        model_name=plan.source,
+        plan=plan,
+        stages=stages,
+        uses_user_model=uses_user_model,
+        has_extra_state=has_extra_state,
+    )
 
 
 def _environment() -> jinja2.Environment:

@@ -117,10 +117,10 @@ def _model_hash(graph: OpGraph) -> str:
 
 
 def _write_reports(folder: Path, plan: Plan, graph: OpGraph) -> None:
-    uses_user_model = (folder / "user_model.py").exists()
+    has = {name: (folder / f"{name}.py").exists() for name in ("user_model", "extra_state")}
     _write(folder / "plan.json", to_json(plan))
     _write(folder / "report.md", report.markdown(plan, graph))
-    _write(folder / "README.md", readme(plan, uses_user_model=uses_user_model))
+    _write(folder / "README.md", readme(plan, uses_user_model=has["user_model"], has_extra_state=has["extra_state"]))
 
 
 def _write(path: Path, text: str) -> None:

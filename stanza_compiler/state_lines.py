@@ -1,5 +1,6 @@
 """The statements that build a stage's part of the module tree."""
 
+import copy
 from collections.abc import Iterable
 
 import torch
@@ -158,15 +159,14 @@ def frozen_lines(tree: StateTree, role: Role) -> list[str]:
 
 def mode_lines(tree: StateTree) -> dict[str, str]:
     """By leaf, the statement that follows train() where the model's own train() treats that leaf in its own way."""
-    modes = [module.training for module in tree.root.modules()]
-    seen: dict[bool, dict[str, bool]] = {}
-    for mode in (True, False):
-        tree.root.train(mode)
-        seen[mode] = {path: tree.root.get_submodule(path).training for path in tree.leaves}
-    for module, training in zip(tree.root.modules(), modes, strict=True):
-        module.training = training
+    if all(type(module).train is nn.Module.train and "train" not in vars(module) for module in tree.root.modules()):
+        return {}
+    root = copy.deepcopy(tree.root)  # a train() may do more, such as merging weights
+    root.train(True)
+    trains = {path: root.get_submodule(path).training for path in tree.leaves}
+    root.train(False)
+    pairs = {path: (trains[path], root.get_submodule(path).training) for path in tree.leaves}
     calls = {(False, False): "eval()", (True, True): "train()", (False, True): "train(not mode)"}
-    pairs = {path: (seen[True][path], seen[False][path]) for path in tree.leaves}
     return {path: f"{tree.module_access(path)}.{calls[pair]}" for path, pair in pairs.items() if pair in calls}
 
 
