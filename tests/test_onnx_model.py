@@ -184,15 +184,17 @@ def test_what_torchs_exporters_write_is_read_right_and_both_front_ends_keep_it(
     "make", [convolutions, causal, *(pytest.param(make, marks=pytest.mark.slow) for make in (encoder, alexnet))]
 )
 def test_a_program_compiled_from_a_file_computes_what_onnxruntime_does(
-    make: Callable[[], nn.Module], exported: Callable[..., Path], tmp_path: Path
+    make: Callable[[], nn.Module], exported: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path, args = exported(make, dynamo=True), EXAMPLES[make](5)
-    compile_source(Options(str(path), out=tmp_path / "out", request=Request(strategy="separate")))
-    assert not (tmp_path / "out" / "user_model.py").exists()
-    text = "".join(file.read_text(encoding="utf-8") for file in (tmp_path / "out").glob("*.*"))
+    monkeypatch.chdir(tmp_path)
+    compile_source(Options(str(path), request=Request(strategy="separate")))
+    out = tmp_path / "model_stanza"
+    assert not (out / "user_model.py").exists()
+    text = "".join(file.read_text(encoding="utf-8") for file in out.glob("*.*"))
     assert str(path.parent) not in text
     assert '"passed": true' in text
-    with imported(tmp_path / "out") as program:
+    with imported(out) as program:
         result = output(program.build_model().eval(), args)
     torch.testing.assert_close(result, by_onnxruntime(path, [args])[0], rtol=0, atol=1e-4)
 

@@ -42,7 +42,11 @@ class Rebatching:
             and before * size % prefix == 0
         ]
         if size == self.stored:  # it may also join the axis before it
-            places += [axis for axis in range(len(target)) if math.prod(target[: axis + 1]) == before]
+            places += [
+                axis
+                for axis, other in enumerate(target)
+                if other % self.stored == 0 and math.prod(target[: axis + 1]) == before * self.stored
+            ]
         if not places:
             return None
         # Best an axis that was left for it, else one behind the same elements, rarely among the last one's features.

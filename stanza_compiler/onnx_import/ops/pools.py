@@ -36,9 +36,10 @@ def _max_pool(
     _forbid_gaps(sizes, kernel, stride, auto_pad)
     before, behind = paddings(sizes, kernel, stride, dilation, pads=pads, auto_pad=auto_pad)
     if not _torch_pads(before, behind, kernel):
-        _forbid_windows_of_padding(sizes, kernel, stride, dilation, before, behind, rounds_up=bool(ceil_mode))
         least = float("-inf") if dtype_of(x).is_floating_point else torch.iinfo(dtype_of(x)).min
-        x, before = b(F.pad, x, flat_padding(before, behind), value=least), (0,) * len(kernel)
+        reached = _reached(sizes, kernel, stride, dilation, before, behind) if ceil_mode else behind
+        x = b(F.pad, x, flat_padding(before, reached), value=least)
+        before, ceil_mode = (0,) * len(kernel), 0
     options = told(padding=(before, 0), dilation=(dilation, 1), ceil_mode=(bool(ceil_mode), False))
     return b(_MAX[len(kernel)], x, kernel, stride, **options)
 
@@ -52,26 +53,28 @@ def _forbid_gaps(sizes: Sequence[int], kernel: Sequence[int], strides: Sequence[
         raise UnsupportedError("has windows narrower than their strides")
 
 
-def _forbid_windows_of_padding(
+def _torch_pads(before: Sequence[int], behind: Sequence[int], kernel: Sequence[int]) -> bool:
+    """Whether torch's pools can pad like this: alike on both sides, by at most half of the window."""
+    return before == behind and all(0 <= pad <= width // 2 for pad, width in zip(before, kernel, strict=True))
+
+
+def _reached(
     sizes: Sequence[int],
     kernel: Sequence[int],
     strides: Sequence[int],
     dilations: Sequence[int],
     before: Sequence[int],
     behind: Sequence[int],
-    *,
-    rounds_up: bool,
-) -> None:
-    """Raise UnsupportedError where ceil_mode adds a window that starts behind the input: ONNX drops it."""
+) -> tuple[int, ...]:
+    """How far windows reach behind each axis if their number is rounded up; none begins in the padding there."""
+    found = []
     for size, width, step, spread, left, right in zip(sizes, kernel, strides, dilations, before, behind, strict=True):
-        rest = size + left + right - (width - 1) * spread - 1
-        if rounds_up and -(-rest // step) * step >= size + left:
-            raise UnsupportedError("rounds up to a window in the padding alone")
-
-
-def _torch_pads(before: Sequence[int], behind: Sequence[int], kernel: Sequence[int]) -> bool:
-    """Whether torch's pools can pad like this: alike on both sides, by at most half of the window."""
-    return before == behind and all(0 <= pad <= width // 2 for pad, width in zip(before, kernel, strict=True))
+        extent = (width - 1) * spread + 1
+        count = -(-(size + left + right - extent) // step) + 1
+        if (count - 1) * step >= size + left:
+            count -= 1
+        found.append((count - 1) * step + extent - size - left)
+    return tuple(found)
 
 
 def _average_pool(
@@ -86,7 +89,7 @@ def _average_pool(
     ceil_mode: int = 0,
     count_include_pad: int = 0,
 ) -> Any:
-    """Windows over padding torch can't give are means of the padded tensor, over means of as many padded ones."""
+    """Windows over padding that torch can't give are means of the padded tensor by the share of what counts in them."""
     sizes, kernel = spatial(x), tuple(kernel_shape)
     stride, dilation = tuple(strides or [1] * len(kernel)), tuple(dilations or [1] * len(kernel))
     if any(spread != 1 for spread in dilation):
@@ -94,17 +97,18 @@ def _average_pool(
     _forbid_gaps(sizes, kernel, stride, auto_pad)
     before, behind = paddings(sizes, kernel, stride, dilation, pads=pads, auto_pad=auto_pad)
     pool = _MEAN[len(kernel)]
-    rounding = told(ceil_mode=(bool(ceil_mode), False))
     if _torch_pads(before, behind, kernel):
         counts = {} if count_include_pad or not any(before) else {"count_include_pad": False}
-        return b(pool, x, kernel, stride, **told(padding=(before, 0)), **rounding, **counts)
-    _forbid_windows_of_padding(sizes, kernel, stride, dilation, before, behind, rounds_up=bool(ceil_mode))
-    flat = flat_padding(before, behind)
-    mean = b(pool, b(F.pad, x, flat), kernel, stride, **rounding)
+        return b(pool, x, kernel, stride, **told(padding=(before, 0), ceil_mode=(bool(ceil_mode), False)), **counts)
+    reached = _reached(sizes, kernel, stride, dilation, before, behind) if ceil_mode else behind
+    mean = b(pool, b(F.pad, x, flat_padding(before, reached)), kernel, stride)
+    counted = b(torch.ones, (1, 1, *sizes), dtype=dtype_of(x))
     if count_include_pad:
-        return mean
-    ones = b(torch.ones, (1, 1, *sizes), dtype=dtype_of(x))
-    return b(operator.truediv, mean, b(pool, b(F.pad, ones, flat), kernel, stride, **rounding))
+        counted = b(F.pad, counted, flat_padding(before, behind), value=1.0)
+        before, reached = (0,) * len(kernel), tuple(new - old for new, old in zip(reached, behind, strict=True))
+        if not any(reached):
+            return mean
+    return b(operator.truediv, mean, b(pool, b(F.pad, counted, flat_padding(before, reached)), kernel, stride))
 
 
 def _to_one(functions: dict[int, Callable[..., Any]]) -> Callable[..., Any]:
