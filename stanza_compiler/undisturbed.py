@@ -31,10 +31,15 @@ def preserved(module: nn.Module) -> Iterator[None]:
             for container, content in filled:
                 container.clear()
                 container.extend(content) if isinstance(container, list) else container.update(content)
-            with torch.no_grad():
-                for buffer, value in values:
-                    if not torch.equal(buffer, value):  # an expanded buffer can't be written, not even here
-                        buffer.copy_(value)
+            for buffer, value in values:
+                put_back(buffer, value)
+
+
+def put_back(buffer: torch.Tensor, value: torch.Tensor) -> None:
+    """Write `value` where it is gone: an expanded buffer can't be written, but nobody else can either."""
+    if not torch.equal(buffer, value):
+        with torch.no_grad():
+            buffer.copy_(value)
 
 
 @contextlib.contextmanager

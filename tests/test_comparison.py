@@ -10,7 +10,16 @@ import pytest
 import torch
 from torch import nn
 
-from stanza_compiler.comparison import Difference, Observation, difference, observe, preserved, resized_targets, seeded
+from stanza_compiler.comparison import (
+    Difference,
+    Observation,
+    difference,
+    observe,
+    preserved,
+    repeats_itself,
+    resized_targets,
+    seeded,
+)
 from stanza_compiler.loader import Source
 from tests.source_of import source_of
 
@@ -263,3 +272,14 @@ def test_a_buffer_that_cannot_be_written_is_left_alone() -> None:
         assert module.calls.item() == 1
     assert module.calls.item() == 0
     assert module.get_buffer("expanded").tolist() == [1.0, 1.0, 1.0]
+
+
+def test_a_model_with_a_buffer_that_cannot_be_written_repeats_itself() -> None:
+    class Shifted(Affine):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return super().forward(x) + self.get_buffer("expanded")
+
+    module = Shifted()
+    module.register_buffer("expanded", torch.ones(1).expand(3))
+    assert repeats_itself(source_of(module, torch.ones(2, 1)))
+    assert module.calls.item() == 0
