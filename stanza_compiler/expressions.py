@@ -233,14 +233,11 @@ class _Writer:
             return f"{here} if {flag} else {there}"
         if target is getattr and isinstance(node.args[1], str) and node.args[1].isidentifier():
             return f"{self._text(node.args[0])}.{node.args[1]}"
-        if getattr(operator, name, None) is target and not node.kwargs:
+        if _is_operation(node):
             texts = [self._text(argument) for argument in node.args]
-            if name in _BINARY and len(texts) == 2:
-                return f"{texts[0]} {_BINARY[name]} {texts[1]}"
-            if name in _UNARY and len(texts) == 1:
-                return f"{_UNARY[name]}{texts[0]}"
-            if name == "getitem":
-                return f"{texts[0]}[{self._index(node.args[1])}]"
+            return f"{_UNARY[name]}{texts[0]}" if len(texts) == 1 else f"{texts[0]} {_BINARY[name]} {texts[1]}"
+        if target is operator.getitem:
+            return f"{self._text(node.args[0])}[{self._index(node.args[1])}]"
         told = {name: value for name, value in node.kwargs.items() if not _is_default(target, name, value)}
         return f"{self._function(target, node)}({self._call_arguments(node.args, told)})"
 
@@ -281,9 +278,7 @@ class _Writer:
                 return self.access(str(value.target))
             case fx.Node() if value in self.inlined:
                 text = self._expression(value)
-                return (
-                    text if (top and value.target is not choose) or " " not in text.partition("(")[0] else f"({text})"
-                )
+                return f"({text})" if value.target is choose or (_is_operation(value) and not top) else text
             case fx.Node():
                 return self.variables[value]
             case str():
@@ -291,7 +286,8 @@ class _Writer:
             case bool() | int() | None:
                 return f"({value})" if isinstance(value, int) and value < 0 and not top else repr(value)
             case float():
-                return repr(value) if value == value and abs(value) != float("inf") else f'float("{value}")'
+                text = repr(value) if value == value and abs(value) != float("inf") else f'float("{value}")'
+                return f"({text})" if text.startswith("-") and not top else text
             case complex():
                 return f"complex({value.real!r}, {value.imag!r})"
             case slice():
@@ -336,6 +332,13 @@ class _Writer:
         outer = kind.__qualname__.partition(".")[0]
         self.imports[f"from {kind.__module__} import {outer}"] = None
         return kind.__qualname__
+
+
+def _is_operation(node: fx.Node) -> bool:
+    """Whether a call is written with Python's operator between or before its arguments."""
+    name = getattr(node.target, "__name__", "")
+    known = _UNARY if len(node.args) == 1 else _BINARY if len(node.args) == 2 else {}
+    return name in known and getattr(operator, name, None) is node.target and not node.kwargs
 
 
 def _by_mode(result: Structure) -> tuple[Structure, ...]:

@@ -84,6 +84,22 @@ def test_an_assignment_into_a_tensor_stays_a_statement() -> None:
     assert [line.code for line in text.lines] == ["x[:, 0] = 7.0", "return x"]
 
 
+def test_arithmetic_that_is_written_inline_keeps_its_order() -> None:
+    def chunked(x: Tensor) -> Tensor:
+        return x.view(((1 + x.size(0)) + x.size(1)) // 2 - -(2 - x.size(0)) % 3, -1)
+
+    sizes = {"size", "size_1", "size_2", "add", "add_1", "floordiv", "sub", "neg", "mod", "sub_1"}
+    text = written(chunked, frozenset(sizes))
+    for shape in ((3, 4), (5, 8), (6, 7)):
+        x = torch.zeros(*shape, 2520)  # that many divide by any number of rows up to 10
+        rows = ((1 + shape[0]) + shape[1]) // 2 - -(2 - shape[0]) % 3
+        assert run(text, x).shape[0] == rows, text
+
+
+def test_a_negative_number_is_the_base_of_a_power() -> None:
+    assert run(written(lambda x: (-2.0) ** x), torch.tensor([2.0])).item() == 4.0
+
+
 def test_a_size_that_the_next_call_alone_uses_is_written_in_it() -> None:
     text = written(lambda x: x.view(x.size(0), -1), frozenset({"size"}))
     assert [line.code for line in text.lines] == ["return x.view(x.size(0), -1)"]
