@@ -12,6 +12,8 @@ from torch.utils import _pytree as pytree
 
 from stanza_compiler.structure import Structure, put_together
 
+FrontEnd = Literal["fx", "export"]
+TOOLS: dict[FrontEnd, str] = {"fx": "torch.fx", "export": "torch.export"}
 _REGIONS = "regions"
 
 
@@ -71,7 +73,7 @@ class Trace:
     graph: fx.Graph
     names: dict[fx.Node, str]
     result: Structure
-    front_end: Literal["fx", "export"]
+    front_end: FrontEnd
     why: str = ""
     opaque: dict[str, str] = field(default_factory=dict)
 
