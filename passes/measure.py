@@ -12,7 +12,7 @@ from torch.utils import _pytree as pytree
 
 from stanza_compiler.loader import Source
 from stanza_compiler.opgraph import OpGraph
-from stanza_compiler.traced import Interpreter, Trace
+from stanza_compiler.traced import Interpreter, Trace, cut_off
 
 REPEATS = 3
 
@@ -59,7 +59,7 @@ class _Timer(Interpreter):
         if node.op in ("placeholder", "get_attr", "output"):
             return super().run_call(node)
         args, kwargs = self.fetch_args_kwargs_from_env(node)
-        args, kwargs = pytree.tree_map(_cut_off, (args, kwargs))
+        args, kwargs = cut_off((args, kwargs))
         start = self._now()
         value = getattr(self, node.op)(node.target, args, kwargs)
         forward = self._now() - start
@@ -76,9 +76,3 @@ class _Timer(Interpreter):
         if self.device.type == "cuda":
             torch.cuda.synchronize()
         return time.perf_counter()
-
-
-def _cut_off(leaf: Any) -> Any:
-    if not isinstance(leaf, torch.Tensor) or isinstance(leaf, nn.Parameter) or not leaf.requires_grad:
-        return leaf
-    return leaf.detach().requires_grad_().clone()  # an in-place op refuses a leaf

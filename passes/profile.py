@@ -20,7 +20,7 @@ from stanza_compiler.loader import Source, first_line
 from stanza_compiler.opaque import OpaqueCall, opaque_calls
 from stanza_compiler.opgraph import Op, OpGraph, Parameter, Value
 from stanza_compiler.sources import node_source
-from stanza_compiler.traced import Interpreter, Trace, attribute
+from stanza_compiler.traced import Interpreter, Trace, attribute, cut_off
 
 
 @dataclass(slots=True)
@@ -177,7 +177,7 @@ class _Interpreter(Interpreter):
         """
         if not (run.forward_flops or run.uncounted) or not any(tensor.requires_grad for tensor in run.leaves):
             return 0
-        args, kwargs = pytree.tree_map(_cut_off, (args, kwargs))
+        args, kwargs = cut_off((args, kwargs))
         outputs = tensors_in(getattr(self, node.op)(node.target, args, kwargs))
         heads = [tensor for tensor in outputs if tensor.grad_fn is not None]
         weights = self.fetch_attr(str(node.target)).parameters() if node.op == "call_module" else ()
@@ -185,12 +185,6 @@ class _Interpreter(Interpreter):
         self.dispatch.reset()
         torch.autograd.grad(heads, wanted, [torch.ones_like(head) for head in heads], allow_unused=True)
         return self.dispatch.flops
-
-
-def _cut_off(leaf: Any) -> Any:
-    if not isinstance(leaf, torch.Tensor) or isinstance(leaf, nn.Parameter) or not leaf.requires_grad:
-        return leaf
-    return leaf.detach().requires_grad_().clone()  # an in-place op refuses a leaf
 
 
 def _fake_copy(root: nn.Module, mode: FakeTensorMode) -> nn.Module:

@@ -2,7 +2,6 @@
 
 import builtins
 import inspect
-import keyword
 import operator
 import sys
 from collections.abc import Callable
@@ -16,6 +15,7 @@ from stanza_compiler.errors import EmitError
 from stanza_compiler.structure import ByMode, Fixed, Slot, Structure
 from stanza_compiler.text import quoted
 from stanza_compiler.traced import Autocast, Gradients, Mode, Region, choose, regions
+from stanza_compiler.variables import inlined_sizes, variable_names
 
 _BINARY = {
     "add": "+", "sub": "-", "mul": "*", "truediv": "/", "floordiv": "//", "mod": "%", "pow": "**", "matmul": "@",
@@ -31,9 +31,6 @@ _NAMESPACES = (
     ("torch.special", torch.special),
     ("operator", operator),
     ("builtins", builtins),
-)
-_RESERVED = frozenset(
-    {"self", "torch", "nn", "F", "operator", "math", "user_model", *keyword.kwlist, *keyword.softkwlist, *dir(builtins)}
 )
 
 
@@ -81,10 +78,12 @@ class _Writer:
         result: Structure | None,
     ) -> None:
         self.nodes, self.result = list(graph.nodes), result
-        self.access, self.source, self.is_size = access, source, is_size
+        self.access, self.source = access, source
         self.imports: dict[str, None] = {}
-        self.inlined = self._inlined()
-        self.variables = self._variables()
+        self.inlined = inlined_sizes(self.nodes, is_size)
+        functions = [node.target for node in self.nodes if node.op == "call_function" and not _namespace(node.target)]
+        taken = (str(getattr(function, "__name__", "")) for function in functions)
+        self.variables = variable_names(self.nodes, self.inlined, is_size, taken)
 
     def body(self) -> Body:
         lines: list[Line] = []
@@ -141,73 +140,6 @@ class _Writer:
         if result.kind is list:
             return f"[{', '.join(texts)}]"
         return f"({', '.join(texts)}{',' if len(texts) == 1 else ''})"
-
-    # Names
-
-    def _inlined(self) -> set[fx.Node]:
-        """Sizes that only the next call uses: written where they are used."""
-        calls = [node for node in self.nodes if node.op not in ("placeholder", "get_attr")]
-        following = {node: index for index, node in enumerate(calls)}
-        inlined: set[fx.Node] = set()
-        for index in range(len(calls) - 1, -1, -1):
-            node = calls[index]
-            if node.meta.get("op") not in self.is_size or len(node.users) != 1:
-                continue
-            user = next(iter(node.users))
-            between = calls[index + 1 : following[user]]
-            if user.op != "output" and all(other in inlined for other in between):
-                inlined.add(node)
-        return inlined
-
-    def _arguments(self, node: fx.Node) -> list[fx.Node]:
-        """What a statement reads, through what is written inline."""
-        found: list[fx.Node] = []
-        for argument in node.all_input_nodes:
-            found += self._arguments(argument) if argument in self.inlined else [argument]
-        return found
-
-    def _variables(self) -> dict[fx.Node, str]:
-        last_use: dict[fx.Node, fx.Node] = {}
-        for node in self.nodes:
-            if node not in self.inlined:
-                last_use |= dict.fromkeys(self._arguments(node), node)
-        heads: dict[fx.Node, fx.Node] = {}
-        chains: dict[fx.Node, list[fx.Node]] = {}
-        for node in self.nodes:
-            if node.op in ("get_attr", "output") or node in self.inlined:
-                continue
-            dying = (
-                []
-                if node.meta.get("op") in self.is_size
-                else [
-                    argument
-                    for argument in node.all_input_nodes
-                    if argument not in self.inlined
-                    and last_use[argument] is node
-                    and argument.op != "get_attr"
-                    and argument.meta.get("op") not in self.is_size
-                ]
-            )
-            heads[node] = heads[dying[0]] if dying and node.op != "placeholder" else node
-            chains.setdefault(heads[node], []).append(node)
-        names: dict[fx.Node, str] = {}
-        taken = set(_RESERVED) | {
-            str(node.target.__name__)
-            for node in self.nodes
-            if node.op == "call_function" and not _namespace(node.target)
-        }
-        for head, chain in chains.items():
-            wanted = self._wanted(head, chain)
-            name = _unique(wanted, taken)
-            taken.add(name)
-            names |= dict.fromkeys(chain, name)
-        return names
-
-    def _wanted(self, head: fx.Node, chain: list[fx.Node]) -> str:
-        if head.op != "placeholder":
-            return _chain_name(chain)
-        alone = sum(node.op == "placeholder" for node in self.nodes) == 1
-        return "x" if alone else str(head.target)
 
     # Text
 
@@ -384,27 +316,3 @@ def _is_default(function: Any, name: str, value: Any) -> bool:
         return False
     parameter = inspect.signature(function).parameters.get(name)
     return parameter is not None and type(value) is type(parameter.default) and bool(value == parameter.default)
-
-
-def _chain_name(chain: list[fx.Node]) -> str:
-    """The module path that a chain's first calls share, as many of them as share one, else the first call's name."""
-    shared: list[str] = []
-    for node in chain:
-        parts = str(node.target).split(".") if node.op == "call_module" else []
-        common = [one for one, other in zip(shared or parts, parts, strict=False) if one == other]
-        if not common:
-            break
-        shared = common
-    return "_".join(shared) or chain[0].name
-
-
-def _unique(wanted: str, taken: set[str]) -> str:
-    """A legal identifier close to `wanted` that nobody uses yet."""
-    name = "".join(letter if letter.isascii() and letter.isalnum() else "_" for letter in wanted).strip("_") or "value"
-    if name[0].isdigit():
-        name = f"value_{name}"
-    candidate, count = name, 1
-    while candidate in taken:
-        count += 1
-        candidate = f"{name}_{count}"
-    return candidate

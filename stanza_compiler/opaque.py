@@ -10,7 +10,7 @@ from torch.utils import _pytree as pytree
 
 from stanza_compiler.aten_calls import AtenCalls, tensors_in
 from stanza_compiler.loader import Source
-from stanza_compiler.traced import Interpreter, Trace
+from stanza_compiler.traced import Interpreter, Trace, cut_off
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class _Runner(Interpreter):
     def run_call(self, node: fx.Node) -> Any:
         if node.op != "call_module" or node.target not in self.traced.opaque:
             return super().run_call(node)
-        args, kwargs = pytree.tree_map(_cut_off, self.fetch_args_kwargs_from_env(node))
+        args, kwargs = cut_off(self.fetch_args_kwargs_from_env(node))
         dispatch = AtenCalls()
         with dispatch:
             value = self.call_module(str(node.target), args, kwargs)
@@ -57,12 +57,6 @@ class _Runner(Interpreter):
         value = pytree.tree_map_only(torch.Tensor, _again, value)
         self.calls[node] = OpaqueCall(value, forward, dispatch.flops, uncounted, is_random)
         return value
-
-
-def _cut_off(leaf: Any) -> Any:
-    if not isinstance(leaf, torch.Tensor) or isinstance(leaf, nn.Parameter) or not leaf.requires_grad:
-        return leaf
-    return leaf.detach().requires_grad_().clone()
 
 
 def _again(tensor: torch.Tensor) -> torch.Tensor:

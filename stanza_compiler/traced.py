@@ -130,6 +130,17 @@ def _entered(inside: tuple[Region, ...]) -> Iterator[None]:
         yield
 
 
+def cut_off(arguments: Any) -> Any:
+    """A call's arguments without what made them: gradients of the call's own backward end at them."""
+
+    def cut(leaf: Any) -> Any:
+        if not isinstance(leaf, torch.Tensor) or isinstance(leaf, nn.Parameter) or not leaf.requires_grad:
+            return leaf
+        return leaf.detach().requires_grad_().clone()  # an in-place op refuses a leaf
+
+    return pytree.tree_map(cut, arguments)
+
+
 def attribute(root: nn.Module, target: object) -> Any:
     """What a get_attr node's dotted target reaches."""
     *path, last = str(target).split(".")
