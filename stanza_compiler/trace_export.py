@@ -1,10 +1,12 @@
 """The second front-end: torch.export, its graph unlifted and its regions flattened."""
 
 import itertools
+import math
 import operator
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from types import CodeType
 from typing import Any
 
 import torch
@@ -12,7 +14,7 @@ from torch import fx, nn
 from torch.export import Dim, ExportedProgram
 
 from stanza_compiler.aten_python import spell
-from stanza_compiler.call import Call
+from stanza_compiler.call import Call, Leaf
 from stanza_compiler.leaf_calls import Recorder, put_back
 from stanza_compiler.sources import record_frames
 from stanza_compiler.structure import Structure, take_apart
@@ -85,33 +87,24 @@ def _forbid_batch_sizes(program: ExportedProgram, call: Call, tensors: Sequence[
     for leaf, node in zip(call.leaves, placeholders, strict=True):
         if leaf.batch_axis is not None and not isinstance(node.meta["val"].shape[leaf.batch_axis], torch.SymInt):
             raise BatchError(f"forward() works at one size of {leaf.name}'s axis {leaf.batch_axis} alone")
-    guards = getattr(program, "_guards_code", [])  # private: without it, only what certify tries is known
-    for guard in guards:
+    for guard in getattr(program, "_guards_code", []):  # private: without it, only what certify tries is known
         code = compile(guard, "guard", "eval")
         for batch in _CHECKED_BATCHES:
-            sizes = [
-                tuple(batch if axis == leaf.batch_axis else size for axis, size in enumerate(tensor.shape))
-                for leaf, tensor in zip(call.leaves, tensors, strict=True)
-            ]
-            if not _holds(code, sizes):
+            if not _holds(
+                code, [_like(tensor, leaf, batch) for leaf, tensor in zip(call.leaves, tensors, strict=True)]
+            ):
                 raise BatchError(f"forward() takes another path where the batch isn't {_readable(guard, call)}")
 
 
-def _holds(code: Any, sizes: list[tuple[int, ...]]) -> bool:
-    inputs = [_Sized(shape) for shape in sizes]
-    names = {"L": {"tensors": inputs, "args": inputs}, "torch": torch, "math": __import__("math")}
-    try:
-        return bool(eval(code, names))
-    except Exception:  # a guard on anything but sizes
-        return True
+def _like(tensor: torch.Tensor, leaf: Leaf, batch: int) -> torch.Tensor:
+    """An input of `batch` samples without data."""
+    sizes = [batch if axis == leaf.batch_axis else size for axis, size in enumerate(tensor.shape)]
+    return torch.empty(sizes, dtype=tensor.dtype, device="meta")
 
 
-class _Sized:
-    def __init__(self, shape: tuple[int, ...]) -> None:
-        self.shape = shape
-
-    def size(self) -> tuple[int, ...]:
-        return self.shape
+def _holds(guard: CodeType, inputs: list[torch.Tensor]) -> bool:
+    """Whether a condition that torch.export's graph stands on is met by `inputs`."""
+    return bool(eval(guard, {"L": {"tensors": inputs, "args": inputs}, "torch": torch, "math": math}))
 
 
 def _readable(guard: str, call: Call) -> str:

@@ -327,8 +327,10 @@ def test_an_error_raised_while_the_context_lasts_passes_through(tmp_path: Path) 
 
 
 def test_a_path_that_user_code_adds_to_sys_path_is_gone_afterwards(tmp_path: Path) -> None:
-    loaded(written(tmp_path, model="import sys\nsys.path.insert(0, '/nowhere')\n" + MODEL))
-    loaded(written(tmp_path, model="import sys\nsys.path = list(sys.path)[1:]\n" + MODEL))
+    before = list(sys.path)
+    for meddling in ("sys.path.insert(0, '/nowhere')", "sys.path = list(sys.path)[1:]"):
+        loaded(written(tmp_path, model=f"import sys\n{meddling}\n{MODEL}"))
+        assert sys.path == before
 
 
 def test_a_folder_without_an_init_is_forgotten_too(tmp_path: Path) -> None:
