@@ -62,10 +62,12 @@ def coupling(source: Source, traced: Trace, graph: OpGraph) -> Coupling:
     for op in graph.ops:
         for name in op.inputs:
             readers.setdefault(name, []).append(op)
+    data = _data(graph)
     coupled: set[str] = set()
     for op in reversed(graph.ops):
         spreads = (reader.name in coupled or _batch_axis(reader) is None for reader in readers.get(op.name, ()))
-        if op.name in odd and (op.name in graph.outputs or any(spreads)):
+        # What is made of data mixes samples, even where this batch doesn't show it later; mere numbers may be harmless.
+        if op.name in odd and (op.name in data or op.name in graph.outputs or any(spreads)):
             coupled.add(op.name)
     together = tuple(
         (op.name, *(reader.name for reader in readers.get(op.name, ()))) for op in graph.ops if op.name in odd - coupled
@@ -81,6 +83,15 @@ def coupling(source: Source, traced: Trace, graph: OpGraph) -> Coupling:
 def _batch_axis(op: Op) -> int | None:
     """Where an op's value holds the samples; None where it holds them nowhere alone."""
     return op.output.batch_axis if op.output is not None and op.output.kind == "batched" else None
+
+
+def _data(graph: OpGraph) -> set[str]:
+    """Inputs, random numbers, and all that is made of them other than by asking for sizes."""
+    data = {value.name for value in graph.inputs}
+    for op in graph.ops:
+        if not op.is_size and (op.is_random or not data.isdisjoint(op.inputs)):
+            data.add(op.name)
+    return data
 
 
 def _distinct(leaf: Leaf) -> Leaf:

@@ -215,3 +215,14 @@ def test_numbers_of_samples_in_the_output_need_one_host() -> None:
     found = coupling_of(Counted(), X)
     assert "arange" in found.ops
     assert found.reason.startswith("arange")
+
+
+class Hidden(nn.Module):
+    """Mixes the samples in a value that later shows nothing of it on this batch."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * ((x - x.mean(0)) > 100)
+
+
+def test_mixed_samples_count_even_where_nothing_of_it_is_left_later() -> None:
+    assert "sub" in coupling_of(Hidden(), X).ops
