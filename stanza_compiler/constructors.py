@@ -3,7 +3,8 @@
 import copy
 import inspect
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -73,14 +74,21 @@ def constructor(module: nn.Module, path: str) -> str:
     for short in (True, False):
         try:
             line = _line(module, short)
-            with torch.device("meta"):
-                rebuilt = eval(line, {"nn": nn, "torch": torch, "math": math, "F": nn.functional})
+            rebuilt = _built(line, torch.get_default_dtype())
         except (TypeError, ValueError, RuntimeError, AttributeError, NameError, SyntaxError):
             continue
         if _equal(module, rebuilt):
             return line
     kind = type(module).__name__
     raise EmitError(path, f"no line of code builds this {kind} again", f"build {kind} by its constructor alone")
+
+
+@lru_cache(maxsize=64)
+def _built(line: str, dtype: torch.dtype) -> nn.Module:
+    """What a line builds under a default dtype, without data; for looking at alone."""
+    with torch.device("meta"):
+        built: nn.Module = eval(line, {"nn": nn, "torch": torch, "math": math, "F": nn.functional})
+    return built
 
 
 def _line(module: nn.Module, short: bool) -> str:
@@ -107,7 +115,7 @@ def _type_name(module: nn.Module) -> str:
 
 def _arguments(module: nn.Module) -> Iterator[tuple[inspect.Parameter, Any]]:
     base = nn.RNNBase if isinstance(module, _RNN) else type(module)
-    for name, parameter in inspect.signature(base.__init__).parameters.items():
+    for name, parameter in _parameters(base.__init__).items():
         if name in ("self", "device", "dtype") or (name == "mode" and base is nn.RNNBase):
             continue
         if parameter.kind == parameter.VAR_KEYWORD:
@@ -117,6 +125,11 @@ def _arguments(module: nn.Module) -> Iterator[tuple[inspect.Parameter, Any]]:
         yield parameter, _value(module, name)
     if isinstance(module, nn.RNN) and module.nonlinearity != "tanh":
         yield inspect.Parameter("nonlinearity", inspect.Parameter.KEYWORD_ONLY, default="tanh"), module.nonlinearity
+
+
+@lru_cache(maxsize=64)
+def _parameters(function: Callable[..., None]) -> Mapping[str, inspect.Parameter]:
+    return inspect.signature(function).parameters
 
 
 def _value(module: nn.Module, name: str) -> Any:

@@ -163,20 +163,28 @@ def _tensors_at(root: nn.Module, path: str) -> Iterable[torch.Tensor]:
 
 def _styles(root: nn.Module, walk: _Walk) -> dict[str, str]:
     styles: dict[str, str] = {}
+    inside: dict[str, set[Role]] = {}
+    for name, roles in (*walk.leaves.items(), *walk.tensors.items()):
+        for path in list(_paths_to(name))[:-1]:
+            inside.setdefault(path, set()).update(roles)
+    # Whatever has anything at or below it that is written into a stage.
+    written = {
+        path
+        for names in (walk.leaves, walk.tensors, walk.aliases, walk.ties)
+        for name in names
+        for path in _paths_to(name)
+    }
     for path, module in root.named_modules():
-        if path in walk.leaves:
+        if path in walk.leaves or (path and path not in inside):
             continue
         prefix = f"{path}." if path else ""
-        inside = [roles for name, roles in (*walk.leaves.items(), *walk.tensors.items()) if name.startswith(prefix)]
-        if not inside and path:
-            continue
         children = [
-            name for name, child in module._modules.items() if child is not None and _holds(f"{prefix}{name}", walk)
+            name for name, child in module._modules.items() if child is not None and f"{prefix}{name}" in written
         ]
         is_list = isinstance(module, nn.Sequential | nn.ModuleList) and not module._parameters and not module._buffers
         in_order = children == [str(index) for index in range(len(module._modules))]
         aliased = any(f"{prefix}{name}" in walk.aliases for name in children)
-        if path and children and is_list and in_order and not aliased and len(frozenset().union(*inside)) == 1:
+        if path and children and is_list and in_order and not aliased and len(inside[path]) == 1:
             styles[path] = "index"
         elif all(map(_is_attribute, children)):
             styles[path] = "attribute"
@@ -187,20 +195,29 @@ def _styles(root: nn.Module, walk: _Walk) -> dict[str, str]:
     return styles
 
 
-def _holds(path: str, walk: _Walk) -> bool:
-    """Whether anything at or below `path` is written into a stage."""
-    return any(_within(name, path) for names in (walk.leaves, walk.tensors, walk.aliases, walk.ties) for name in names)
+def _paths_to(name: str) -> Iterator[str]:
+    """The root, the modules on the way to a name, and the name itself.
+
+    >>> list(_paths_to("a.b.c"))
+    ['', 'a', 'a.b', 'a.b.c']
+    """
+    yield ""
+    for place, letter in enumerate(name):
+        if letter == ".":
+            yield name[:place]
+    yield name
 
 
 def state_lines(tree: StateTree, role: Role) -> list[str]:
     """The statements of a stage's __init__ that build what `role` holds, in the model's order."""
     lines = _Builder(tree, role).lines
     held = set(tree.names_of(role))
+    around = {path for name in held for path in _paths_to(name)}
     for alias, target in tree.aliases.items():
-        if any(_related(name, target) for name in held):
+        if target in around or not held.isdisjoint(_paths_to(target)):
             lines.append(_assignment(tree, alias, tree.module_access(target)))
     for name, target in tree.ties.items():
-        if any(_within(target, path) for path in held):
+        if not held.isdisjoint(_paths_to(target)):
             *parents, last = name.split(".")
             owner = _owner(tree, parents)
             lines.append(
@@ -209,14 +226,6 @@ def state_lines(tree: StateTree, role: Role) -> list[str]:
                 else f"{owner}.register_parameter({quoted(last)}, {_tensor(tree, target)})"
             )
     return lines
-
-
-def _within(name: str, path: str) -> bool:
-    return name == path or name.startswith(f"{path}.")
-
-
-def _related(name: str, path: str) -> bool:
-    return _within(name, path) or _within(path, name)
 
 
 def _owner(tree: StateTree, parents: list[str]) -> str:
@@ -250,13 +259,16 @@ class _Builder:
     def __init__(self, tree: StateTree, role: Role) -> None:
         self.tree, self.role = tree, role
         self.lines: list[str] = []
-        own = tree.names_of(role)
-        further = [
-            name
-            for name, target in (*tree.aliases.items(), *tree.ties.items())
-            if any(_related(target, path) for path in own)
-        ]
-        self.held = [*own, *further]
+        own = set(tree.names_of(role))
+        around = {path for name in own for path in _paths_to(name)}
+        for name, target in (*tree.aliases.items(), *tree.ties.items()):
+            if target in around or not own.isdisjoint(_paths_to(target)):
+                around.update(_paths_to(name))
+        self.written = around
+        self.bare: dict[str, list[str]] = {}
+        for full, roles in tree.tensors.items():
+            if role in roles:
+                self.bare.setdefault(full.rpartition(".")[0], []).append(full)
         self._fill("", tree.root)
 
     def _fill(self, path: str, module: nn.Module) -> None:
@@ -265,15 +277,12 @@ class _Builder:
         inline = self.tree.styles.get(path) in ("index", "key")
         for name, child in module._modules.items():
             below = f"{path}.{name}" if path else name
-            if child is None or below in self.tree.aliases or not self._has(below):
+            if child is None or below in self.tree.aliases or below not in self.written:
                 continue
             if not inline:
                 self.lines += _laid_out(_assignment(self.tree, below, "{}"), *self._expression(below, child))
             if below not in self.tree.leaves:
                 self._fill(below, child)
-
-    def _has(self, path: str) -> bool:
-        return any(_within(name, path) for name in self.held)
 
     def _expression(self, path: str, module: nn.Module) -> tuple[str, list[str], str]:
         """(opening, items, closing) of the code that makes a module, its inline children included."""
@@ -283,7 +292,7 @@ class _Builder:
         children = [
             (name, self._one_line(f"{path}.{name}", child))
             for name, child in module._modules.items()
-            if child is not None and f"{path}.{name}" not in self.tree.aliases and self._has(f"{path}.{name}")
+            if child is not None and f"{path}.{name}" in self.written and f"{path}.{name}" not in self.tree.aliases
         ]
         if style == "index":
             texts = [text for _, text in children]
@@ -308,11 +317,8 @@ class _Builder:
         return constructor(module, path) + (".requires_grad_(False)" if frozen else "")
 
     def _tensors(self, path: str, module: nn.Module) -> None:
-        prefix = f"{path}." if path else ""
-        for full, roles in self.tree.tensors.items():
-            name = full.removeprefix(prefix)
-            if self.role not in roles or not full.startswith(prefix) or "." in name:
-                continue
+        for full in self.bare.get(path, ()):
+            name = full.rpartition(".")[2]
             owner = self.tree.module_access(path)
             tensor = module._parameters.get(name)
             if tensor is not None:
