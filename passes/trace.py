@@ -1,6 +1,5 @@
 """From a module to a graph of its calls that is equal to it."""
 
-import copy
 import itertools
 import linecache
 import math
@@ -22,6 +21,7 @@ from stanza_compiler.comparison import Observation, difference, observe, seeded
 from stanza_compiler.eager_lines import first_loss
 from stanza_compiler.errors import TraceError
 from stanza_compiler.loader import RUN_IT, Source, first_line, user_code, user_line
+from stanza_compiler.module_copy import copied
 from stanza_compiler.sources import node_source, record_line, short_path
 
 
@@ -228,7 +228,9 @@ def _calls(node: fx.Node) -> tuple[object, ...]:
 
 
 def _changed(one: Any, other: Any) -> bool:
-    return isinstance(one, torch.Tensor) and one is not other and not torch.equal(one, other)
+    if not isinstance(one, torch.Tensor) or one is other or one.is_meta:  # on meta there is nothing to compare
+        return False
+    return not torch.equal(one, other)
 
 
 def attribute(root: nn.Module, target: object) -> Any:
@@ -239,8 +241,7 @@ def attribute(root: nn.Module, target: object) -> Any:
 
 def copy_sharing_parameters(module: nn.Module) -> nn.Module:
     """A deep copy with modules and buffers of its own but the same parameters."""
-    memo = {id(parameter): parameter for parameter in module.parameters()}
-    return copy.deepcopy(module, memo)
+    return copied(module, {id(parameter): parameter for parameter in module.parameters()})
 
 
 def _observe_eagerly(source: Source) -> list[tuple[_Step, Observation]]:

@@ -17,6 +17,7 @@ from typing import Any, NoReturn
 import numpy as np
 import torch
 from torch import nn
+from torch.utils import _pytree as pytree
 
 from stanza_compiler.call import Call, describe_call
 from stanza_compiler.errors import LoadError, StanzaError, UsageError
@@ -172,6 +173,9 @@ def _seed() -> None:
 def _source(user: ModuleType, attribute: str | None, options: Options, root: Path, place: str) -> Source:
     module = _build(user, attribute, root, place)
     args, kwargs = _examples(user, options.inputs, root, place)
+    if has_no_values(module):
+        _forbid_values(options, place)
+        args, kwargs = pytree.tree_map_only(torch.Tensor, lambda tensor: tensor.to("meta"), (args, kwargs))
     axes = _batch_axes(user, options, root, place)
     targets = _optional(user, "example_targets", root, place)
     hooks = Hooks(**{field.name: getattr(user, field.name, None) for field in fields(Hooks)})
@@ -217,6 +221,20 @@ def _build(user: ModuleType, attribute: str | None, root: Path, place: str) -> n
         if isinstance(parameter, nn.parameter.UninitializedParameter):
             raise LoadError(place, f"parameter {name} has no shape yet", "run the lazy module once in build_model()")
     return thing
+
+
+def has_no_values(module: nn.Module) -> bool:
+    """Whether some of the module's tensors are on the meta device: sizes without memory."""
+    return any(tensor.is_meta for tensor in (*module.parameters(), *module.buffers()))
+
+
+def _forbid_values(options: Options, place: str) -> None:
+    """Raise LoadError where a model without values was asked to be run or written."""
+    what = "the model's parameters are on the meta device"
+    if options.verify or not options.dry_run:
+        raise LoadError(place, what, "build it on cpu, or pass --no-verify --dry-run")
+    if options.measure:
+        raise LoadError(place, f"{what}, where no op takes time", "pass a --device other than measure")
 
 
 def _optional(user: ModuleType, name: str, root: Path, place: str) -> Any:

@@ -363,3 +363,33 @@ def test_a_file_that_is_no_python_text_is_a_syntax_error(content: bytes, tmp_pat
 def test_code_that_a_factory_compiles_itself_is_told_at_the_factorys_line(tmp_path: Path) -> None:
     message = failure(written(tmp_path, "def build_model():\n    return eval('1 +')\n"))
     assert message.startswith("model.py:2: build_model() raised SyntaxError: invalid syntax")
+
+
+META = MODEL.replace("return Net()", 'with torch.device("meta"):\n        return Net()')
+
+
+def test_a_model_without_memory_takes_inputs_without_memory(tmp_path: Path) -> None:
+    path = tmp_path / "model.py"
+    path.write_text(META)
+    with load(Options(str(path), verify=False, dry_run=True)) as source:
+        assert [(leaf.example.device.type, leaf.example.shape) for leaf in source.call.leaves] == [("meta", (4, 3))]
+        assert source.call.batch_size == 4
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({}, "build it on cpu, or pass --no-verify --dry-run"),
+        ({"verify": False}, "build it on cpu, or pass --no-verify --dry-run"),
+        ({"dry_run": True}, "build it on cpu, or pass --no-verify --dry-run"),
+        ({"verify": False, "dry_run": True, "measure": True}, "pass a --device other than measure"),
+    ],
+)
+def test_a_model_without_memory_is_neither_run_nor_written(
+    changes: dict[str, bool], message: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "model.py"
+    path.write_text(META)
+    with pytest.raises(LoadError, match=message) as caught, load(Options(str(path), **changes)):  # type: ignore[arg-type]
+        pass
+    assert str(caught.value).startswith("model.py: the model's parameters are on the meta device")
