@@ -1,7 +1,7 @@
 """Where no best cut can lie: by hand, and against every cut of small models."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 
 from stanza_compiler.cluster import Cluster
 from stanza_compiler.cost_model import Batch, Costs, price_cut, separate_costs
@@ -85,7 +85,9 @@ def test_what_is_pinned_joins_nothing() -> None:
 
 @pytest.mark.parametrize("allocation", [THREE, Allocation(3, 2, "dedicated"), Allocation(4, 2, "colocated")], ids=str)
 def test_joining_costs_neither_time_nor_bytes_in_any_cut(allocation: Allocation) -> None:
-    @settings(max_examples=30, derandomize=True, deadline=None, database=None)
+    @settings(
+        max_examples=30, derandomize=True, deadline=None, database=None, suppress_health_check=[HealthCheck.too_slow]
+    )
     @given(random_models())
     def check(model: tuple[OpGraph, Rules]) -> None:
         graph, rules = model

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import HealthCheck, assume, given, settings
 
 from stanza_compiler.cluster import Cluster
 from stanza_compiler.cost_model import Batch, price_cut, separate_costs
@@ -17,7 +17,7 @@ from tests.hand_graphs import every_cut, random_models
 from tests.test_search import batches, clusters
 
 
-@settings(max_examples=30, derandomize=True, deadline=None, database=None)
+@settings(max_examples=30, derandomize=True, deadline=None, database=None, suppress_health_check=[HealthCheck.too_slow])
 @given(random_models(), clusters, batches)
 def test_every_cut_is_there_once_with_its_price(model: tuple[OpGraph, Rules], cluster: Cluster, batch: Batch) -> None:
     graph, rules = model
