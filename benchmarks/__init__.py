@@ -1,1 +1,1 @@
-"""What is measured outside of the tests: `python -m benchmarks.zoo --help`."""
+"""What is measured outside of the tests, each a script: `python -m benchmarks.zoo --help`."""

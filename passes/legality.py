@@ -37,26 +37,24 @@ def _in_place_groups(profile: Profile, notes: list[str]) -> tuple[list[tuple[str
     groups: list[tuple[str, ...]] = []
     conv_only: list[str] = []
     writers: list[Op] = []
-    position = {op.name: index for index, op in enumerate(graph.ops)}
-    members: dict[int, list[str]] = {}
+    bases: dict[int, str] = {}
     for name, storage in profile.storages.items():
-        members.setdefault(storage, []).append(name)
-    for writer in graph.ops:
-        for storage in profile.mutations.get(writer.name, ()):
-            if storage in profile.state_storages or storage not in members:
+        bases.setdefault(storage, name)
+    # Who read each storage since it was written last; who did so before is with its maker already.
+    readers: dict[int, list[str]] = {}
+    for op in graph.ops:
+        for storage in profile.mutations.get(op.name, ()):
+            base = bases.get(storage, op.name)
+            if storage in profile.state_storages or base == op.name:
                 continue
-            values = members[storage]
-            base = values[0]
-            if base == writer.name:
-                continue
-            readers = [
-                op.name for op in graph.ops[: position[writer.name]] if not op.is_size and set(op.inputs) & set(values)
-            ]
-            group = [name for name in dict.fromkeys((base, *readers, writer.name)) if name not in inputs]
+            group = [name for name in dict.fromkeys((base, *readers.pop(storage, ()), op.name)) if name not in inputs]
             if base in inputs:
                 conv_only += group
             groups.append(tuple(group))
-            writers.append(writer)
+            writers.append(op)
+        for storage in {profile.storages[name] for name in op.inputs if name in profile.storages}:
+            if not op.is_size:
+                readers.setdefault(storage, []).append(op.name)
     if writers:
         first = writers[0]
         notes.append(
@@ -68,11 +66,19 @@ def _in_place_groups(profile: Profile, notes: list[str]) -> tuple[list[tuple[str
 
 def _container_groups(graph: OpGraph) -> Iterator[tuple[str, ...]]:
     """A tuple or list of tensors is never sent: who takes it apart stays with who makes it."""
+    readers = _readers(graph)
     for op in graph.ops:
-        if op.output is None and not op.is_size:
-            readers = [reader.name for reader in graph.ops if op.name in reader.inputs and not reader.is_size]
-            if readers:
-                yield (op.name, *readers)
+        if op.output is None and not op.is_size and op.name in readers:
+            yield (op.name, *readers[op.name])
+
+
+def _readers(graph: OpGraph) -> dict[str, list[str]]:
+    """Who reads each value, arithmetic on sizes aside, in program order."""
+    readers: dict[str, list[str]] = {}
+    for op in graph.ops:
+        for name in op.inputs if not op.is_size else ():
+            readers.setdefault(name, []).append(op.name)
+    return readers
 
 
 def _never_sent(graph: OpGraph) -> Iterator[str]:

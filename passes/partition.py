@@ -8,11 +8,11 @@ from stanza_compiler.allocations import PLACEMENTS, allocations, world_size
 from stanza_compiler.cluster import Cluster
 from stanza_compiler.cost_model import (
     Batch,
-    data_parallel,
+    costs_on,
+    data_parallel_on,
     parameter_server_1,
     parameter_server_n,
     price_cut,
-    separate_costs,
     with_network,
 )
 from stanza_compiler.cuts import Cuts, cut_space
@@ -23,7 +23,7 @@ from stanza_compiler.plan import Boundary, Plan, Request, Role, Stage, Totals
 from stanza_compiler.requested_cut import requested_cut
 from stanza_compiler.roles import compute_heavy
 from stanza_compiler.search import Candidate, best, search, settled
-from stanza_compiler.verdict import alternatives, break_even_bit_per_s, reason, wins
+from stanza_compiler.verdict import PriceAt, alternatives, break_even_bit_per_s, reason, wins
 
 # Parameters that stay in CONV are explained when they are more than this share of the model's bytes.
 HEAVY_SHARE = 0.1
@@ -45,20 +45,21 @@ def partition(graph: OpGraph, rules: Rules, cluster: Cluster, request: Request) 
     why_not = _why_no_cut(graph, cuts) or ("" if choices else f"{ranks} rank can't hold two roles apart")
     if why_not and request.strategy == "separate":
         raise PlanError(graph.name, f"{why_not}, nothing to separate", "use --strategy data-parallel")
-    costs = [] if why_not else [separate_costs(graph, allocation, cluster, batch) for allocation in choices]
+    costs = [] if why_not else list(map(costs_on(graph, cluster, batch), choices))
     if asked is None:
-        cuts = _with_computation_in_conv(graph, rules) or cuts
+        cuts = _with_computation_in_conv(graph, cuts) or cuts
     found = {
         placement: search([each for each in costs if each.allocation.placement == placement], cuts, asked)
         for placement in PLACEMENTS
     }
-    whole = data_parallel(graph, ranks, cluster, batch)
+    whole_on = data_parallel_on(graph, ranks, cluster, batch)
+    whole = whole_on(cluster)
     winner = best(ranked[0] for ranked in found.values() if ranked) if any(found.values()) else None
     separates = request.strategy == "separate" or (
         request.strategy == "auto" and winner is not None and wins(winner.prediction, whole)
     )
     if separates and winner:
-        winner = settled(winner, cuts)
+        winner = settled(winner)
         placement = winner.prediction.allocation.placement
         found[placement] = (winner, *(each for each in found[placement] if each.plan != winner.plan))
     chosen = winner if separates else None
@@ -85,7 +86,7 @@ def partition(graph: OpGraph, rules: Rules, cluster: Cluster, request: Request) 
             **{placement: ranked[0].prediction if ranked else None for placement, ranked in found.items()},
             "sharded": None,
         },
-        break_even_bit_per_s=_break_even(graph, chosen or _rival(found), ranks, cluster, batch),
+        break_even_bit_per_s=_break_even(chosen or _rival(found), whole_on, cluster),
         alternatives=alternatives(graph, chosen.prediction if chosen else whole, whole, _runners_up(found, winner)),
         notes=(*rules.notes, *_coupling_notes(rules, chosen), *(_heavy_notes(graph, cuts, chosen) if chosen else ())),
         single_host=rules.single_host,
@@ -109,10 +110,10 @@ def _whole_batch_at_host(graph: OpGraph, rules: Rules, boundary: tuple[Boundary,
         raise PlanError(graph.name, what, "cut elsewhere with --cut-after or use --strategy data-parallel")
 
 
-def _with_computation_in_conv(graph: OpGraph, rules: Rules) -> Cuts | None:
+def _with_computation_in_conv(graph: OpGraph, cuts: Cuts) -> Cuts | None:
     """The cuts that keep every compute-heavy op in CONV; None when there are none and any cut must do."""
-    cuts = cut_space(graph, replace(rules, conv_only=(*rules.conv_only, *compute_heavy(graph))))
-    return None if _why_no_cut(graph, cuts) else cuts
+    kept = cuts.with_in_conv(compute_heavy(graph))
+    return None if _why_no_cut(graph, kept) else kept
 
 
 def _batch(graph: OpGraph, request: Request) -> Batch:
@@ -182,14 +183,10 @@ def _rival(found: dict[str, tuple[Candidate, ...]]) -> Candidate | None:
     return best(sending) if sending else None
 
 
-def _break_even(graph: OpGraph, plan: Candidate | None, ranks: int, cluster: Cluster, batch: Batch) -> float | None:
+def _break_even(plan: Candidate | None, whole_on: PriceAt, cluster: Cluster) -> float | None:
     if plan is None:
         return None
-    return break_even_bit_per_s(
-        lambda at: price_cut(with_network(plan.costs, at), plan.fc_ops),
-        lambda at: data_parallel(graph, ranks, at, batch),
-        cluster,
-    )
+    return break_even_bit_per_s(lambda at: price_cut(with_network(plan.costs, at), plan.fc_ops), whole_on, cluster)
 
 
 def _runners_up(found: dict[str, tuple[Candidate, ...]], winner: Candidate | None) -> list[Candidate]:

@@ -1,11 +1,10 @@
 """From a traced model to plain numbers per op, without running the model."""
 
 import contextlib
-import copy
 import logging
 import operator
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Hashable, Iterator
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -15,7 +14,9 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils import _pytree as pytree
 
 from stanza_compiler.aten_calls import AtenCalls, plain_attention, tensors_in
+from stanza_compiler.call_key import CallKey, CallKeys, storage_id
 from stanza_compiler.errors import ProfileError
+from stanza_compiler.fakes import Fakes, is_plain
 from stanza_compiler.loader import Source, first_line
 from stanza_compiler.opaque import OpaqueCall, opaque_calls
 from stanza_compiler.opgraph import Op, OpGraph, Parameter, Value
@@ -63,11 +64,16 @@ def profile(source: Source, traced: Trace) -> Profile:
     and its line when one can't be profiled.
     """
     batch = max(source.call.batch_size, 2)
-    mode = FakeTensorMode(allow_non_fake_inputs=True)
-    root = _fake_copy(traced.root, mode)
+    fakes = Fakes(FakeTensorMode(allow_non_fake_inputs=True))
+    root = fakes.copy(traced.root)
+    root.training = True  # what only eval mode runs costs a training step nothing
+    for module in root.modules():
+        if isinstance(module, _BatchNorm) and module.momentum is None:
+            module.momentum = 0.1  # a cumulative average reads its counter's value, which a fake tensor has not
+    memo = _Memo(fakes, root)
     with _silent(logging.getLogger("torch._subclasses.fake_tensor")):  # it prints the traceback of what we tell
-        small = _Interpreter(source, traced, root, mode, batch)
-        large = _Interpreter(source, traced, root, mode, 2 * batch)
+        small = _Interpreter(source, traced, root, memo, batch)
+        large = _Interpreter(source, traced, root, memo, 2 * batch)
     return _assembled(source, traced, small, large)
 
 
@@ -83,20 +89,15 @@ def _silent(logger: logging.Logger) -> Iterator[None]:
 class _Interpreter(Interpreter):
     """Runs the graph on fake tensors at one batch size, node by node, forward and backward."""
 
-    def __init__(self, source: Source, traced: Trace, root: nn.Module, mode: FakeTensorMode, batch: int) -> None:
+    def __init__(self, source: Source, traced: Trace, root: nn.Module, memo: "_Memo", batch: int) -> None:
         super().__init__(traced, root, keeps_values=True)
-        self.source, self.batch = source, batch
+        self.source, self.memo, self.batch = source, memo, batch
         self.runs: dict[fx.Node, _Run] = {}
         self.opaque = opaque_calls(source, traced, batch)
         self.dispatch = AtenCalls()
-        state = {**dict(root.named_parameters()), **dict(root.named_buffers())}
-        self.state_storages = {storage_id(tensor): name for name, tensor in state.items()}
-        with torch.random.fork_rng(), mode, plain_attention(), self.dispatch, torch.enable_grad():
-            held = list(source.module.parameters())
-            on_meta = bool(held) and all(parameter.is_meta for parameter in held)
-            examples = [
-                _fake_input(leaf.example, leaf.batch_axis, batch, on_meta=on_meta) for leaf in source.call.leaves
-            ]
+        self.state_storages = memo.state_storages
+        with torch.random.fork_rng(), memo.fakes.mode, plain_attention(), self.dispatch, torch.enable_grad():
+            examples = [_fake_input(leaf.example, leaf.batch_axis, batch) for leaf in source.call.leaves]
             self.run(*examples)
 
     def leave_out(self, node: fx.Node) -> None:
@@ -111,6 +112,11 @@ class _Interpreter(Interpreter):
         if node in self.opaque:
             run = self.runs[node] = self._observed(node, self.opaque[node], tensors_in((args, kwargs)))
             return run.value
+        target = self.fetch_attr(str(node.target)) if node.op == "call_module" else node.target
+        call = self.memo.keys.of(target, args, kwargs)
+        if call is not None and (known := self.memo.run(call)) is not None:
+            self.runs[node] = known
+            return known.value
         try:
             run = self.runs[node] = self._forward(node, args, kwargs)
             run.backward_flops = self._backward_flops(node, args, kwargs, run)
@@ -121,6 +127,8 @@ class _Interpreter(Interpreter):
             raise ProfileError(
                 place, what, "make the line work at any batch size, or say by --batch-axis where the batch is"
             ) from error
+        if call is not None:
+            self.memo.keep(call, run)
         return run.value
 
     def _observed(self, node: fx.Node, call: OpaqueCall, inputs: list[torch.Tensor]) -> _Run:
@@ -149,8 +157,9 @@ class _Interpreter(Interpreter):
         value = getattr(self, node.op)(node.target, args, kwargs)
         leaves = tensors_in(value)
         # An address names a storage only while it lives: what the op wrote for itself alone doesn't count.
-        known = {*map(storage_id, inputs), *self.state_storages}
-        mutated = tuple(dict.fromkeys(key for key in map(storage_id, self.dispatch.mutated) if key in known))
+        known = set(map(storage_id, inputs))
+        written = dict.fromkeys(map(storage_id, self.dispatch.mutated))
+        mutated = tuple(key for key in written if key in known or key in self.state_storages)
         return _Run(
             leaves=leaves,
             value=value,
@@ -187,35 +196,43 @@ class _Interpreter(Interpreter):
         return self.dispatch.flops
 
 
-def _fake_copy(root: nn.Module, mode: FakeTensorMode) -> nn.Module:
-    """A copy of the module tree whose parameters, buffers and tensor attributes hold no data; ties stay ties."""
-    memo: dict[int, Any] = {}
-    for module in root.modules():
-        for tensor in [*module._parameters.values(), *module._buffers.values(), *vars(module).values()]:
-            if isinstance(tensor, torch.Tensor) and id(tensor) not in memo:
-                fake = mode.from_tensor(tensor.detach(), static_shapes=True)
-                memo[id(tensor)] = (
-                    nn.Parameter(fake, tensor.requires_grad)
-                    if isinstance(tensor, nn.Parameter)
-                    else fake.requires_grad_(tensor.requires_grad)
-                )
-    fake_root = copy.deepcopy(root, memo)
-    fake_root.training = True  # what only eval mode runs costs a training step nothing
-    for module in fake_root.modules():
-        if isinstance(module, _BatchNorm) and module.momentum is None:
-            module.momentum = 0.1  # a cumulative average reads its counter's value, which a fake tensor has not
-    return fake_root
+class _Memo:
+    """What calls did that later ones may equal, and the storages of the model's own tensors."""
+
+    def __init__(self, fakes: Fakes, root: nn.Module) -> None:
+        state = {**dict(root.named_parameters()), **dict(root.named_buffers())}
+        self.fakes, self.keys = fakes, CallKeys()
+        self.state_storages = {storage_id(tensor): name for name, tensor in state.items()}
+        self._known: dict[Hashable, tuple[_Run, tuple[int, ...]]] = {}
+
+    def keep(self, call: CallKey, run: _Run) -> None:
+        """Remember a run that yields nothing but plain tensors of its own, whatever it writes."""
+        own = [storage_id(tensor) for tensor in run.leaves]
+        reached = [storage_id(tensor) for tensor in call.operands]
+        fresh = len(set(own)) == len(own) and self.state_storages.keys().isdisjoint(own)
+        plain = all(map(is_plain, run.leaves))
+        if own and fresh and plain and set(own).isdisjoint(reached) and set(run.mutated) <= set(reached):
+            self._known[call.key] = run, tuple(map(reached.index, run.mutated))
+
+    def run(self, call: CallKey) -> _Run | None:
+        """What an equal call did, done to this one's operands."""
+        known = self._known.get(call.key)
+        if known is None:
+            return None
+        run, indices = known
+        if isinstance(run.value, torch.Tensor):  # nearly always, and faster
+            value = self.fakes.computed(run.value)
+            leaves = [value]
+        else:
+            value = pytree.tree_map_only(torch.Tensor, self.fakes.computed, run.value)
+            leaves = tensors_in(value)
+        mutated = tuple(dict.fromkeys(storage_id(call.operands[index]) for index in indices))
+        return replace(run, leaves=leaves, value=value, mutated=mutated)
 
 
-def _fake_input(example: torch.Tensor, batch_axis: int | None, batch: int, *, on_meta: bool) -> torch.Tensor:
+def _fake_input(example: torch.Tensor, batch_axis: int | None, batch: int) -> torch.Tensor:
     sizes = [batch if axis == batch_axis else size for axis, size in enumerate(example.shape)]
-    device = torch.device("meta") if on_meta else example.device
-    return torch.empty(sizes, dtype=example.dtype, device=device, requires_grad=example.requires_grad)
-
-
-def storage_id(tensor: torch.Tensor) -> int:
-    """One number for all tensors that share memory, while it lives."""
-    return int(tensor.untyped_storage()._cdata)
+    return torch.empty(sizes, dtype=example.dtype, device=example.device, requires_grad=example.requires_grad)
 
 
 def _bytes(tensor: torch.Tensor) -> int:

@@ -3,7 +3,8 @@
 import copy
 import inspect
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -81,7 +82,9 @@ def constructor(module: nn.Module, path: str) -> str:
     for short in (True, False):
         try:
             line = parametrized(module, _line(module, short))
-            rebuilt = _built(line, "cpu" if is_parametrized(module) else "meta")
+            rebuilt = (
+                _with_values(line) if is_parametrized(module) else _without_values(line, torch.get_default_dtype())
+            )
         except (TypeError, ValueError, RuntimeError, AttributeError, NameError, SyntaxError):
             continue
         if _equal(module, rebuilt):
@@ -90,9 +93,16 @@ def constructor(module: nn.Module, path: str) -> str:
     raise EmitError(path, f"no line of code builds this {kind} again", f"build {kind} by its constructor alone")
 
 
-def _built(line: str, device: str) -> Any:
-    with torch.device(device), torch.random.fork_rng(devices=[]):
+def _with_values(line: str) -> Any:
+    with torch.random.fork_rng(devices=[]):
         return eval(line, {"nn": nn, "torch": torch, "math": math, "F": nn.functional})
+
+
+@lru_cache(maxsize=64)
+def _without_values(line: str, dtype: torch.dtype) -> Any:
+    """What a line builds under a default dtype on the meta device; for looking at alone."""
+    with torch.device("meta"):
+        return _with_values(line)
 
 
 def _line(module: nn.Module, short: bool) -> str:
@@ -119,7 +129,7 @@ def _type_name(module: nn.Module) -> str:
 
 def _arguments(module: nn.Module) -> Iterator[tuple[inspect.Parameter, Any]]:
     base = nn.RNNBase if isinstance(module, _RNN) else type(module)
-    for name, parameter in inspect.signature(base.__init__).parameters.items():
+    for name, parameter in _parameters(base.__init__).items():
         if name in ("self", "device", "dtype") or (name == "mode" and base is nn.RNNBase):
             continue
         if parameter.kind == parameter.VAR_KEYWORD:
@@ -129,6 +139,11 @@ def _arguments(module: nn.Module) -> Iterator[tuple[inspect.Parameter, Any]]:
         yield parameter, _value(module, name)
     if isinstance(module, nn.RNN) and module.nonlinearity != "tanh":
         yield inspect.Parameter("nonlinearity", inspect.Parameter.KEYWORD_ONLY, default="tanh"), module.nonlinearity
+
+
+@lru_cache(maxsize=64)
+def _parameters(function: Callable[..., None]) -> Mapping[str, inspect.Parameter]:
+    return inspect.signature(function).parameters
 
 
 def _value(module: nn.Module, name: str) -> Any:

@@ -1,7 +1,8 @@
 """Iteration time of a strategy, one term a line of the report (docs/cost-model.md has the formulas)."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from functools import cache
 
 from stanza_compiler.cluster import Cluster, Device
 from stanza_compiler.dataflow import Tensor, tensors
@@ -95,15 +96,26 @@ def separate(
 
 def data_parallel(graph: OpGraph, world_size: int, cluster: Cluster, batch: Batch) -> Prediction:
     """Every rank trains the whole model; one ring sums all gradients, overlapped with the backward."""
-    allocation = Allocation(world_size, 0, "data-parallel")
+    return data_parallel_on(graph, world_size, cluster, batch)(cluster)
+
+
+def data_parallel_on(
+    graph: OpGraph, world_size: int, cluster: Cluster, batch: Batch
+) -> Callable[[Cluster], Prediction]:
+    """`data_parallel` on any network with the devices of `cluster`."""
     parts = batch.parts(world_size)
-    terms, steps = _whole_model(graph, cluster.device, max(parts))
+    compute, steps = _whole_model(graph, cluster.device, max(parts))
     model_bytes = sum(ready for _, ready in steps)
-    channel = ring(range(world_size), cluster)
-    if model_bytes:
-        terms["conv_allreduce_exposed_s"] = channel.latency_s + exposed_s(steps, channel.s_per_byte)
-    terms["optimizer_s"] = model_bytes * _optimizer_s_per_byte(cluster)
-    return Prediction(allocation, sum(parts), 2.0 * (world_size - 1) * model_bytes, terms)
+
+    def on(network: Cluster) -> Prediction:
+        terms, channel = dict(compute), ring(range(world_size), network)
+        if model_bytes:
+            terms["conv_allreduce_exposed_s"] = channel.latency_s + exposed_s(steps, channel.s_per_byte)
+        terms["optimizer_s"] = model_bytes * _optimizer_s_per_byte(cluster)
+        allocation = Allocation(world_size, 0, "data-parallel")
+        return Prediction(allocation, sum(parts), 2.0 * (world_size - 1) * model_bytes, terms)
+
+    return on
 
 
 def parameter_server_1(graph: OpGraph, world_size: int, cluster: Cluster, batch: Batch) -> Prediction | None:
@@ -124,35 +136,47 @@ def parameter_server_n(graph: OpGraph, world_size: int, cluster: Cluster, batch:
 
 def separate_costs(graph: OpGraph, allocation: Allocation, cluster: Cluster, batch: Batch) -> Costs:
     """What every op and tensor costs when `allocation` trains the model separately."""
-    parts = batch.parts(allocation.conv_workers)
-    conv_samples = max(parts)
-    fc_samples = max(sum(parts[rank] for rank in block) for block in blocks(allocation))
-    goes_backward, ready, device = needs_backward(graph), gradient_bytes(graph), cluster.device
-    ops = tuple(
-        OpCost(
-            op.name,
-            forward_s(graph, op, device, conv_samples),
-            backward_s(graph, op, device, conv_samples) if op.name in goes_backward else 0.0,
-            forward_s(graph, op, device, fc_samples),
-            backward_s(graph, op, device, fc_samples) if op.name in goes_backward else 0.0,
-            ready.get(op.name, 0),
+    return costs_on(graph, cluster, batch)(allocation)
+
+
+def costs_on(graph: OpGraph, cluster: Cluster, batch: Batch) -> Callable[[Allocation], Costs]:
+    """`separate_costs` of any allocation; what allocations have in common is computed once."""
+    ops = [op for op in graph.ops if not op.is_size]
+    goes_backward, ready, crossing = needs_backward(graph), gradient_bytes(graph), tensors(graph)
+
+    @cache
+    def seconds(samples: int) -> list[tuple[float, float]]:
+        return [
+            (
+                forward_s(graph, op, cluster.device, samples),
+                backward_s(graph, op, cluster.device, samples) if op.name in goes_backward else 0.0,
+            )
+            for op in ops
+        ]
+
+    @cache
+    def op_costs(conv_samples: int, fc_samples: int) -> tuple[OpCost, ...]:
+        sides = zip(ops, seconds(conv_samples), seconds(fc_samples), strict=True)
+        return tuple(OpCost(op.name, *conv, *fc, ready.get(op.name, 0)) for op, conv, fc in sides)
+
+    def costs(allocation: Allocation) -> Costs:
+        parts = batch.parts(allocation.conv_workers)
+        fc_samples = max(sum(parts[rank] for rank in block) for block in blocks(allocation))
+        return Costs(
+            allocation=allocation,
+            parts=parts,
+            ops=op_costs(max(parts), fc_samples),
+            tensors=crossing,
+            target_bytes=graph.target_bytes,
+            optimizer_s_per_byte=_optimizer_s_per_byte(cluster),
+            traffic=all_traffic(allocation, parts),
+            links=host_links(allocation, parts, cluster),
+            latency_s=cluster.latency_s,
+            conv_ring=ring(range(allocation.conv_workers), cluster),
+            fc_ring=ring(host_ranks(allocation), cluster),
         )
-        for op in graph.ops
-        if not op.is_size
-    )
-    return Costs(
-        allocation=allocation,
-        parts=parts,
-        ops=ops,
-        tensors=tensors(graph),
-        target_bytes=graph.target_bytes,
-        optimizer_s_per_byte=_optimizer_s_per_byte(cluster),
-        traffic=all_traffic(allocation, parts),
-        links=host_links(allocation, parts, cluster),
-        latency_s=cluster.latency_s,
-        conv_ring=ring(range(allocation.conv_workers), cluster),
-        fc_ring=ring(host_ranks(allocation), cluster),
-    )
+
+    return costs
 
 
 def with_network(costs: Costs, cluster: Cluster) -> Costs:

@@ -1,7 +1,7 @@
 """Every legal cut of a model, as sets of op groups that share a segment."""
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
 
@@ -32,6 +32,22 @@ class Cuts:
     def group(self) -> dict[str, int]:
         return {name: number for number, names in enumerate(self.groups) for name in names}
 
+    @cached_property
+    def before(self) -> tuple[tuple[int, ...], ...]:
+        """For each group those that it reads or that may not come later."""
+        before: list[list[int]] = [[] for _ in self.groups]
+        for one, other in self.edges:
+            before[other].append(one)
+        return tuple(map(tuple, before))
+
+    @cached_property
+    def after(self) -> tuple[tuple[int, ...], ...]:
+        """`before` the other way."""
+        after: list[list[int]] = [[] for _ in self.groups]
+        for one, other in self.edges:
+            after[one].append(other)
+        return tuple(map(tuple, after))
+
     @property
     def everything(self) -> int:
         return (1 << len(self.groups)) - 1
@@ -45,6 +61,10 @@ class Cuts:
         closed = all(self.earlier[number] & fc_groups == 0 for number in members(conv_groups))
         pinned = not self.conv_only & fc_groups and not self.fc_only & conv_groups
         return closed and pinned and bool(self.work & conv_groups) and bool(self.work & fc_groups)
+
+    def with_in_conv(self, ops: Iterable[str]) -> "Cuts":
+        """The cuts that have these ops in CONV."""
+        return replace(self, conv_only=self.conv_only | _union(self.earlier[self.group[name]] for name in ops))
 
     def smallest(self) -> Iterator[int]:
         """The legal cuts whose CONV is the least that holds some group with work; if there are none, no cut is."""
@@ -109,24 +129,6 @@ def precedences(graph: OpGraph, rules: Rules) -> Iterator[tuple[str, str, str]]:
     for earlier, later in rules.order:
         if earlier in placed and later in placed:
             yield earlier, later, f"{later} must not run in an earlier segment than {earlier}"
-
-
-def enumerate_cuts(cuts: Cuts, limit: int) -> tuple[int, ...] | None:
-    """The FC side of every legal cut, None when there are more than `limit` ways to choose."""
-    sides = [0]
-    for number in range(len(cuts.groups)):
-        bit = 1 << number
-        chosen = []
-        for fc_groups in sides:
-            must_be_fc = cuts.fc_only & bit or cuts.earlier[number] & fc_groups
-            if not must_be_fc:
-                chosen.append(fc_groups)
-            if not cuts.conv_only & bit:
-                chosen.append(fc_groups | bit)
-        sides = chosen
-        if len(sides) > limit:
-            return None
-    return tuple(side for side in sides if cuts.is_legal(side))
 
 
 def members(groups: int) -> Iterator[int]:

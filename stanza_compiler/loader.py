@@ -19,6 +19,7 @@ from typing import Any, NoReturn
 import numpy as np
 import torch
 from torch import nn
+from torch.utils import _pytree as pytree
 
 from stanza_compiler.batch_axes import settle_batch_axes
 from stanza_compiler.call import Call, describe_call, drawn
@@ -185,6 +186,9 @@ def _seed() -> None:
 def _source(user: ModuleType, attribute: str | None, options: Options, root: Path, place: str) -> Source:
     module = _build(user, attribute, root, place)
     args, kwargs = _examples(user, options.inputs, root, place)
+    if has_no_values(module):
+        _forbid_values(module, options, place)
+        args, kwargs = pytree.tree_map_only(torch.Tensor, lambda tensor: tensor.to("meta"), (args, kwargs))
     notes = _initialise_lazy_modules(module, args, kwargs, root, place)
     refuse_uncarried(module, place)
     axes = _batch_axes(user, options, root, place)
@@ -238,6 +242,21 @@ def _build(user: ModuleType, attribute: str | None, root: Path, place: str) -> n
     if isinstance(thing, nn.DataParallel | nn.parallel.DistributedDataParallel):
         raise LoadError(place, f"the model is wrapped in {type(thing).__name__}", "return the module inside it")
     return thing
+
+
+def has_no_values(module: nn.Module) -> bool:
+    """Whether some of the module's tensors are on the meta device: sizes without memory."""
+    return any(tensor.is_meta for tensor in (*module.parameters(), *module.buffers()))
+
+
+def _forbid_values(module: nn.Module, options: Options, place: str) -> None:
+    """Raise LoadError where a model without values was asked to be run or written."""
+    tensors = itertools.chain(module.named_parameters(), module.named_buffers())
+    what = f"{next(name for name, tensor in tensors if tensor.is_meta)} is on the meta device, a shape without values"
+    if options.verify or not options.dry_run:
+        raise LoadError(place, what, "build it on cpu, or pass --no-verify --dry-run")
+    if options.measure:
+        raise LoadError(place, f"{what}, where no op takes time", "pass a --device other than measure")
 
 
 def _initialise_lazy_modules(

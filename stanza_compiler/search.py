@@ -4,14 +4,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from stanza_compiler.cost_model import Costs, price_cut
-from stanza_compiler.cuts import Cuts, enumerate_cuts
+from stanza_compiler.cuts import Cuts
+from stanza_compiler.dominance import dominance
 from stanza_compiler.plan import Allocation, Prediction
+from stanza_compiler.sweep import TIE, sweep
+from stanza_compiler.tally import tally
 
-# Plans within this share of the least time tie.
-TIE = 1e-9
-
-# Op prices (ops x cuts x allocations) up to which pricing every cut beats importing and running the solver.
-ENUMERATED_PRICES = 200_000
+# Allocations whose cuts are priced at once, which bounds memory.
+AT_ONCE = 64
 
 # Cuts priced at once on the way to the solver's first bound.
 SEEDS = 8
@@ -26,8 +26,8 @@ class Candidate:
     fc_groups: int
     fc_ops: frozenset[str]
     boundary_bytes: float
-    is_settled: bool = True
-    """Whether ties were broken too; the solver leaves that to `settled`."""
+    ties: Cuts | None = None
+    """The cuts among which the solver left ties to `settled`."""
 
     @property
     def plan(self) -> tuple[Allocation, int]:
@@ -44,12 +44,28 @@ def search(choices: Sequence[Costs], cuts: Cuts, asked: int | None) -> tuple[Can
     Ties go to fewer boundary bytes, fewer FC ops, later FC ops, then fewer hosts. `asked` fixes the FC groups.
     """
     rivals = [costs for costs in choices if not any(_is_dominated(costs, other) for other in choices)]
-    if not rivals:
-        return ()
-    known = (asked,) if asked is not None else enumerate_cuts(cuts, _limit(rivals))
-    if known is not None:
-        return _ranked([_candidate(costs, cuts, fc_groups) for costs in rivals for fc_groups in known])
-    return _solved(rivals, cuts)
+    if asked is not None:
+        return _ranked([_candidate(costs, cuts, asked) for costs in rivals])
+    found: list[Candidate] = []
+    wide: dict[tuple[int, ...], list[Costs]] = {}
+    for start in range(0, len(rivals), AT_ONCE):
+        some = tuple(rivals[start : start + AT_ONCE])
+        sums = tally(some, cuts)
+        swept = sweep(sums, cuts, dominance(sums, cuts))
+        for costs, plans in zip(some, swept.best, strict=True):
+            found += [_candidate(costs, cuts, fc_groups) for fc_groups in plans]
+        for window in swept.wide:
+            wide.setdefault(window.groups, []).extend(some)
+    for groups, costs_there in wide.items():
+        found += _solved(costs_there, _within(cuts, groups), found)
+    return _ranked(found)
+
+
+def _within(cuts: Cuts, groups: tuple[int, ...]) -> Cuts:
+    """The cuts that lie in one window: what is before it is in CONV, what is behind it in FC."""
+    others = cuts.everything & ~(cuts.conv_only | cuts.fc_only) & ~sum(1 << number for number in groups)
+    before = others & ((1 << groups[0]) - 1)
+    return replace(cuts, conv_only=cuts.conv_only | before, fc_only=cuts.fc_only | others & ~before)
 
 
 def best(candidates: Iterable[Candidate]) -> Candidate:
@@ -59,23 +75,19 @@ def best(candidates: Iterable[Candidate]) -> Candidate:
     return min((each for each in candidates if each.sample_s <= least_s * (1 + TIE)), key=_tie_order)
 
 
-def settled(candidate: Candidate, cuts: Cuts) -> Candidate:
+def settled(candidate: Candidate) -> Candidate:
     """The candidate, or the cut that ties with it under its allocation by fewer boundary bytes or FC ops."""
-    if candidate.is_settled:
+    if candidate.ties is None:
         return candidate
     from stanza_compiler.solver import fewest_bytes
 
-    fewest = fewest_bytes(candidate.costs, cuts, at_most_s=candidate.prediction.iteration_s)
-    return candidate if fewest is None else best([candidate, _candidate(candidate.costs, cuts, fewest)])
+    fewest = fewest_bytes(candidate.costs, candidate.ties, at_most_s=candidate.prediction.iteration_s)
+    return candidate if fewest is None else best([candidate, _candidate(candidate.costs, candidate.ties, fewest)])
 
 
-def _limit(choices: Sequence[Costs]) -> int:
-    return ENUMERATED_PRICES // max(1, sum(len(costs.ops) for costs in choices))
-
-
-def _solved(choices: Sequence[Costs], cuts: Cuts) -> tuple[Candidate, ...]:
+def _solved(choices: Sequence[Costs], cuts: Cuts, known: Sequence[Candidate]) -> list[Candidate]:
     """One program per allocation that might beat the best plan known so far, the most promising first."""
-    # scipy.optimize costs half a second, which small models, whose cuts are all priced, need not pay.
+    # scipy.optimize costs half a second, which models whose cuts are all priced need not pay.
     from stanza_compiler.solver import cheapest_cut
 
     found: dict[tuple[int, int], Candidate] = {}
@@ -83,10 +95,12 @@ def _solved(choices: Sequence[Costs], cuts: Cuts) -> tuple[Candidate, ...]:
     def price(fc_groups: int) -> None:
         for place, costs in enumerate(choices):
             if (place, fc_groups) not in found:
-                found[place, fc_groups] = _candidate(costs, cuts, fc_groups)
+                found[place, fc_groups] = replace(_candidate(costs, cuts, fc_groups), ties=cuts)
 
     # A bound for the solver: the least cut around each op with work, coarsely, then ever finer around the best.
     ladder = tuple(dict.fromkeys(cuts.smallest()))
+    if not ladder:
+        return []
     low, high, step = 0, len(ladder), len(ladder) + 1
     while step > 1:
         step = -(-(high - low) // SEEDS)
@@ -100,12 +114,12 @@ def _solved(choices: Sequence[Costs], cuts: Cuts) -> tuple[Candidate, ...]:
         place = min(open_places, key=lambda each: min(c.sample_s for (at, _), c in found.items() if at == each))
         open_places.remove(place)
         costs = choices[place]
-        at_most_s = best(found.values()).sample_s * costs.samples
+        at_most_s = best([*known, *found.values()]).sample_s * costs.samples
         if _floor_s(costs) <= at_most_s:
             cheapest = cheapest_cut(costs, cuts, at_most_s=at_most_s)
             if cheapest is not None:
                 price(cheapest)
-    return _ranked([replace(candidate, is_settled=False) for candidate in found.values()])
+    return list(found.values())
 
 
 def _floor_s(costs: Costs) -> float:

@@ -52,15 +52,19 @@ class _Program:
         for group in range(len(cuts.groups)):
             self._variable(cuts.fc_only >> group & 1, 1 - (cuts.conv_only >> group & 1))
         for earlier, later in cuts.edges:
-            self.require({later: 1.0, earlier: -1.0})
+            self.require(_sum((1.0, self._group(later)), (-1.0, self._group(earlier))))
+        # Where one side has work, it has the last, or the first, of some chain of groups with work.
         work = list(members(cuts.work))
-        self.require({**dict.fromkeys(work, 1.0), ONE: -1.0})
-        self.require({**dict.fromkeys(work, -1.0), ONE: len(work) - 1.0})
+        last = [self._group(number) for number in work if cuts.later[number] & cuts.work == 1 << number]
+        first = [self._group(number) for number in work if cuts.earlier[number] & cuts.work == 1 << number]
+        self.require(_sum((-1.0, {ONE: 1.0}), *((1.0, fc) for fc in last)))
+        self.require(_sum((len(first) - 1.0, {ONE: 1.0}), *((-1.0, fc) for fc in first)))
         self._crossings = [(tensor, self._crossing(tensor)) for tensor in costs.tensors]
 
     def require(self, form: Form) -> None:
         """form >= 0."""
-        self._rows.append(form)
+        if form.keys() - {ONE} or form.get(ONE, 0.0) < 0:
+            self._rows.append(form)
 
     def iteration(self) -> Form:
         """`cost_model.price_cut`."""
@@ -122,25 +126,33 @@ class _Program:
         self._bounds.append((lower, upper))
         return len(self._bounds) - 1
 
+    def _group(self, number: int) -> Form:
+        """1 where the group is in FC, a variable unless it can only be on one side."""
+        if self._cuts.conv_only >> number & 1:
+            return {}
+        return {ONE: 1.0} if self._cuts.fc_only >> number & 1 else {number: 1.0}
+
     def _fc(self, op: str) -> Form:
-        return {self._cuts.group[op]: 1.0}
+        return self._group(self._cuts.group[op])
 
     def _conv(self, op: str | None) -> Form:
-        return {ONE: 1.0} if op is None else {ONE: 1.0, self._cuts.group[op]: -1.0}
+        return _sum((1.0, {ONE: 1.0}), (-1.0, {} if op is None else self._fc(op)))
 
     def _most(self, forms: list[Form]) -> Form:
-        """The maximum of the forms, 0 for none."""
-        if len(forms) <= 1:
-            return forms[0] if forms else {}
-        maximum = self._variable(0.0, np.inf)
-        for form in filter(None, forms):
+        """The maximum of the forms, which is nowhere below 0; 0 for none."""
+        known = max((form.get(ONE, 0.0) for form in forms if not form.keys() - {ONE}), default=0.0)
+        unknown = [form for form in forms if form.keys() - {ONE}]
+        if not unknown or (len(forms) == 1 and not known):
+            return unknown[0] if unknown else {ONE: known}
+        maximum = self._variable(known, np.inf)
+        for form in unknown:
             self.require(_sum((1.0, {maximum: 1.0}), (-1.0, form)))
         return {maximum: 1.0}
 
     def _crossing(self, tensor: Tensor) -> Form:
         """1 where the tensor crosses: made in CONV, needed in FC."""
         needs = [{ONE: 1.0}] if tensor.is_output else []
-        needs += [{group: 1.0} for group in sorted({self._cuts.group[name] for name in tensor.readers})]
+        needs += [self._group(number) for number in sorted({self._cuts.group[name] for name in tensor.readers})]
         return self._most(
             [{}, *(_sum((1.0, need), (1.0, self._conv(tensor.maker)), (-1.0, {ONE: 1.0})) for need in needs)]
         )
@@ -170,15 +182,24 @@ class _Program:
         return _sum((costs.latency_s, self._most(sent)), (1.0, self._most(loads)))
 
     def _exposed(self, backlog: Form) -> Form:
-        """`cost_model.exposed_s`: one variable for every gradient that joins the link's backlog."""
-        s_per_byte = self._costs.conv_ring.s_per_byte
-        compute: list[tuple[float, Form]] = []
+        """`cost_model.exposed_s`: one variable for every gradient that may join the link's backlog.
+
+        The backlog is `backlog` or `least` units, whichever is more.
+        """
+        least = 0.0
         for op in reversed(self._costs.ops):
-            compute.append((-op.conv_backward_s, self._conv(op.name)))
-            if op.gradient_bytes and s_per_byte:
-                left = self._most([{}, _sum((1.0, backlog), *compute)])
-                backlog, compute = _sum((1.0, left), (op.gradient_bytes * s_per_byte, self._conv(op.name))), []
-        return self._most([{}, _sum((1.0, backlog), *compute)])
+            conv, sent = self._conv(op.name), op.gradient_bytes * self._costs.conv_ring.s_per_byte
+            if not conv.keys() - {ONE}:
+                is_conv = conv.get(ONE, 0.0)
+                least = max(0.0, least - is_conv * op.conv_backward_s) + is_conv * sent
+                backlog = _sum((1.0, backlog), (sent - op.conv_backward_s, conv))
+                continue
+            if least:
+                backlog, least = self._most([{ONE: least}, backlog]), 0.0
+            backlog = _sum((1.0, backlog), (-op.conv_backward_s, conv))
+            if sent:
+                backlog = _sum((1.0, self._most([{}, backlog])), (sent, conv))
+        return self._most([{ONE: least}, backlog])
 
 
 def _scaled(costs: Costs, units_per_s: float) -> Costs:

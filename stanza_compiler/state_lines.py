@@ -8,7 +8,7 @@ from torch import nn
 
 from stanza_compiler.constructors import constructor
 from stanza_compiler.plan import Role
-from stanza_compiler.state_tree import StateTree, is_attribute, within
+from stanza_compiler.state_tree import StateTree, is_attribute, paths_to
 from stanza_compiler.text import quoted
 
 LINE_LENGTH = 110
@@ -72,7 +72,12 @@ class _Builder:
         self.tree, self.role = tree, role
         self.lines: list[str] = []
         self.versions: dict[int, list[str]] = {}
-        self.held = [*tree.held_by(role), *tree.further_names(role)]
+        held = (*tree.held_by(role), *tree.further_names(role))
+        self.written = {path for name in held for path in paths_to(name)}
+        self.bare: dict[str, list[str]] = {}
+        for full, roles in tree.tensors.items():
+            if role in roles:
+                self.bare.setdefault(full.rpartition(".")[0], []).append(full)
         self._fill("", tree.root)
 
     def _fill(self, path: str, module: nn.Module) -> None:
@@ -83,15 +88,12 @@ class _Builder:
         inline = self.tree.styles.get(path) in ("index", "key")
         for name, child in module._modules.items():
             below = f"{path}.{name}" if path else name
-            if child is None or below in self.tree.aliases or not self._has(below):
+            if child is None or below in self.tree.aliases or below not in self.written:
                 continue
             if not inline:
                 self.lines += _laid_out(_assignment(self.tree, below, "{}"), *self._expression(below, child))
             if below not in self.tree.leaves:
                 self._fill(below, child)
-
-    def _has(self, path: str) -> bool:
-        return any(within(name, path) for name in self.held)
 
     def _expression(self, path: str, module: nn.Module) -> tuple[str, list[str], str]:
         """(opening, items, closing) of the code that makes a module, its inline children included."""
@@ -103,7 +105,7 @@ class _Builder:
         children = [
             (name, self._one_line(f"{path}.{name}", child))
             for name, child in module._modules.items()
-            if child is not None and f"{path}.{name}" not in self.tree.aliases and self._has(f"{path}.{name}")
+            if child is not None and f"{path}.{name}" in self.written and f"{path}.{name}" not in self.tree.aliases
         ]
         if style == "index":
             texts = [text for _, text in children]
@@ -130,15 +132,13 @@ class _Builder:
         return constructor(module, path) + (".requires_grad_(False)" if frozen else "")
 
     def _tensors(self, path: str, module: nn.Module) -> None:
-        for full, roles in self.tree.tensors.items():
-            parent, _, name = full.rpartition(".")
-            if self.role in roles and parent == path:
-                held = {**vars(module), **module._buffers, **module._parameters}
-                tensor = held[name]
-                value = _empty(tensor)
-                if isinstance(tensor, nn.Parameter):
-                    value = f"nn.Parameter({value}{'' if tensor.requires_grad else ', requires_grad=False'})"
-                self.lines.append(_registration(self.tree, full, value))
+        held = {**vars(module), **module._buffers, **module._parameters}
+        for full in self.bare.get(path, ()):
+            tensor = held[full.rpartition(".")[2]]
+            value = _empty(tensor)
+            if isinstance(tensor, nn.Parameter):
+                value = f"nn.Parameter({value}{'' if tensor.requires_grad else ', requires_grad=False'})"
+            self.lines.append(_registration(self.tree, full, value))
 
 
 def frozen_lines(tree: StateTree, role: Role) -> list[str]:

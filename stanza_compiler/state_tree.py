@@ -77,13 +77,14 @@ class StateTree:
 
     def further_names(self, role: Role) -> dict[str, str]:
         """The aliases and ties of what `role` holds."""
-        own, held = self.names_of(role), self.held_by(role)
+        own = set(self.names_of(role))
+        around = {path for name in self.held_by(role) for path in paths_to(name)}
         aliases = {
             name: target
             for name, target in self.aliases.items()
-            if any(within(path, target) for path in held) or any(within(target, path) for path in own)
+            if target in around or not own.isdisjoint(paths_to(target))
         }
-        ties = {name: target for name, target in self.ties.items() if any(within(target, path) for path in own)}
+        ties = {name: target for name, target in self.ties.items() if not own.isdisjoint(paths_to(target))}
         return aliases | ties
 
 
@@ -109,9 +110,17 @@ def _reached(kind: str, name: str) -> str:
     return f".get_{kind}({quoted(name)})"
 
 
-def within(name: str, path: str) -> bool:
-    """Whether a name is `path` or lies below it; everything lies below the root."""
-    return name == path or not path or name.startswith(f"{path}.")
+def paths_to(name: str) -> Iterator[str]:
+    """The root, the modules on the way to a name, and the name itself.
+
+    >>> list(paths_to("a.b.c"))
+    ['', 'a', 'a.b', 'a.b.c']
+    """
+    yield ""
+    for place, letter in enumerate(name):
+        if letter == ".":
+            yield name[:place]
+    yield name
 
 
 def state_tree(root: nn.Module, stages: Stages, opaque: frozenset[str] = frozenset()) -> StateTree:
@@ -184,10 +193,9 @@ class _Walk:
 
     def settle_extra(self) -> None:
         """Give a module with extra state to whoever holds something in it; else its neighbour keeps it."""
-        held = [*self.leaves.items(), *self.tensors.items()]
+        inside = _inside(self.leaves | self.tensors)
         for path in self.extra:
-            inside = frozenset().union(*(roles for name, roles in held if within(name, path)))
-            self.extra[path] = inside or self.extra[path]
+            self.extra[path] = frozenset(inside.get(path, ())) or self.extra[path]
 
     def _is_shared_out(self, module: nn.Module) -> bool:
         """Whether both sides of the cut read tensors of a layer that nobody calls."""
@@ -228,25 +236,26 @@ def _tensors_at(root: nn.Module, path: str) -> Iterable[torch.Tensor]:
 
 def _styles(root: nn.Module, walk: _Walk) -> dict[str, str]:
     styles: dict[str, str] = {}
-    held = {**walk.leaves, **walk.tensors, **walk.extra}
+    held = walk.leaves | walk.tensors | walk.extra
+    inside = _inside(held)
     for name, target in (*walk.aliases.items(), *walk.ties.items()):
-        held[name] = frozenset().union(
-            *(roles for path, roles in held.items() if within(path, target) or within(target, path))
-        )
+        around = (held.get(path, frozenset()) for path in paths_to(target))
+        roles = frozenset(inside.get(target, ())).union(*around)
+        for path in paths_to(name):
+            inside.setdefault(path, set()).update(roles)
     for path, module in root.named_modules():
-        if path in walk.leaves or (path and not _holds(path, walk)):
+        if path in walk.leaves or (path and path not in inside):
             continue
         prefix = f"{path}." if path else ""
-        inside = [roles for name, roles in held.items() if within(name, path)]
         children = [
-            name for name, child in module._modules.items() if child is not None and _holds(f"{prefix}{name}", walk)
+            name for name, child in module._modules.items() if child is not None and f"{prefix}{name}" in inside
         ]
         tensors = [*module._parameters, *module._buffers]
         like_methods = any(hasattr(nn.ModuleDict, name) for name in (*children, *tensors))
         is_list = isinstance(module, nn.Sequential | nn.ModuleList) and not tensors and path not in walk.extra
         in_order = children == [str(index) for index in range(len(module._modules))]
         aliased = any(f"{prefix}{name}" in walk.aliases for name in children)
-        if path and children and is_list and in_order and not aliased and len(frozenset().union(*inside)) == 1:
+        if path and children and is_list and in_order and not aliased and len(inside[path]) == 1:
             styles[path] = "index"
         elif all(map(is_attribute, children)):
             styles[path] = "attribute"
@@ -257,7 +266,10 @@ def _styles(root: nn.Module, walk: _Walk) -> dict[str, str]:
     return styles
 
 
-def _holds(path: str, walk: _Walk) -> bool:
-    """Whether anything at or below `path` is written into a stage."""
-    held = (walk.leaves, walk.tensors, walk.aliases, walk.ties, walk.extra)
-    return any(within(name, path) for names in held for name in names)
+def _inside(held: dict[str, frozenset[Role]]) -> dict[str, set[Role]]:
+    """By path, the roles of whatever is held at or below it."""
+    inside: dict[str, set[Role]] = {}
+    for name, roles in held.items():
+        for path in paths_to(name):
+            inside.setdefault(path, set()).update(roles)
+    return inside

@@ -1,7 +1,6 @@
 """A traced model as a graph that follows the model's mode, with what runs it."""
 
 import contextlib
-import copy
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -10,6 +9,7 @@ import torch
 from torch import fx, nn
 from torch.utils import _pytree as pytree
 
+from stanza_compiler.module_copy import copied
 from stanza_compiler.structure import Structure, put_together
 
 FrontEnd = Literal["fx", "export"]
@@ -149,5 +149,4 @@ def attribute(root: nn.Module, target: object) -> Any:
 
 def copy_sharing_parameters(module: nn.Module) -> nn.Module:
     """A deep copy with modules and buffers of its own but the same parameters."""
-    memo = {id(parameter): parameter for parameter in module.parameters()}
-    return copy.deepcopy(module, memo)
+    return copied(module, {id(parameter): parameter for parameter in module.parameters()})

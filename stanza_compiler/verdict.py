@@ -7,7 +7,8 @@ from math import log
 from stanza_compiler.cluster import Cluster
 from stanza_compiler.opgraph import OpGraph
 from stanza_compiler.plan import TERMS, Alternative, Prediction
-from stanza_compiler.search import TIE, Candidate
+from stanza_compiler.search import Candidate
+from stanza_compiler.sweep import TIE
 
 # A cut must save this share of data-parallel's time a sample.
 LEAST_GAIN = 0.03

@@ -5,6 +5,7 @@ from itertools import combinations
 
 from hypothesis import strategies as st
 
+from stanza_compiler.cuts import Cuts
 from stanza_compiler.opgraph import Kind, Op, OpGraph, Parameter, Rules, Value
 
 
@@ -108,6 +109,14 @@ def alexnet_64() -> OpGraph:
     pool = Op("avgpool", "AdaptiveAvgPool2d", ("pool4",), enlarged, memory_bytes_per_sample=4 * (256 + 9216))
     flatten = replace(small.ops[place], inputs=("avgpool",), output=value("flatten", 4 * 9216))
     return replace(small, ops=(*small.ops[:place], pool, flatten, *small.ops[place + 1 :]))
+
+
+def every_cut(cuts: Cuts) -> tuple[int, ...]:
+    """The FC side of every legal cut, group by group."""
+    sides = [0]
+    for number, earlier in enumerate(cuts.earlier):
+        sides = [side for side in sides if not earlier & side] + [side | 1 << number for side in sides]
+    return tuple(side for side in sides if cuts.is_legal(side))
 
 
 @st.composite

@@ -31,6 +31,40 @@ def test_a_dry_run_writes_nothing(models: Path, tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+META = """\
+import torch
+from torch import nn
+
+
+def build_model():
+    with torch.device("meta"):
+        return nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), nn.ReLU(), nn.Flatten(), nn.Linear(512, 65536))
+
+
+def example_inputs():
+    return (torch.ones(2, 3, 8, 8),)
+
+
+def example_targets():
+    return torch.zeros(2, dtype=torch.int64)
+
+
+def loss_fn(outputs, targets):
+    return nn.functional.cross_entropy(outputs, targets)
+"""
+
+
+def test_a_model_without_memory_is_planned(tmp_path: Path) -> None:
+    """By hand: 8 x 3 x 9 products at 64 places, then 512 x 65,536; 8 x 64 floats cross."""
+    (tmp_path / "model.py").write_text(META)
+    options = Options(str(tmp_path / "model.py"), request=Request(strategy="separate"), verify=False, dry_run=True)
+    plan = compile_source(options).plan
+    assert plan.totals.forward_flops == 2 * 8 * 3 * 9 * 64 + 2 * 512 * 65536
+    assert plan.totals.parameter_bytes == 4 * (8 * 27 + 8 + 512 * 65536 + 65536)
+    assert [tensor.bytes_per_sample for tensor in plan.boundary] == [4 * 8 * 64]
+    assert plan.stage("fc").segments == (("3",),)
+
+
 def test_out_holds_what_the_contract_names(models: Path, tmp_path: Path) -> None:
     compile_source(small(models, tmp_path / "out"))
     names = {path.name for path in (tmp_path / "out").iterdir()}

@@ -78,6 +78,20 @@ def test_a_write_to_a_view_is_a_write_to_its_base() -> None:
     assert rules.together == (("fc", "view", "mul_"),)
 
 
+def test_a_tensor_written_again_and_again_keeps_all_its_writers_and_readers_together() -> None:
+    def forward(self: Any, x: torch.Tensor) -> torch.Tensor:
+        h = self.fc(x)
+        early = h.tanh()
+        h.add_(early)
+        late = h.sin()
+        h.mul_(late)
+        return h.cos()
+
+    rules = rules_of(Calling(forward, fc=nn.Linear(3, 3)), X)
+    # Each group holds the maker; what the first one holds need not stand in the second again.
+    assert rules.together == (("fc", "tanh", "add_"), ("fc", "add_", "sin", "mul_"))
+
+
 def test_a_write_to_an_input_happens_where_the_input_arrives() -> None:
     rules = rules_of(Calling(lambda self, x: self.fc(x.cos() + x.relu_()), fc=nn.Linear(3, 3)), X)
     assert rules.conv_only == ("cos", "relu_")

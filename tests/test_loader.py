@@ -410,3 +410,33 @@ def test_a_batch_on_another_axis_is_found_and_told(tmp_path: Path) -> None:
     own = loaded(written(tmp_path, dedent(text) + "\ndef batch_axes():\n    return {'state_0': 1, 'state_1': 1}\n"))
     assert [leaf.batch_axis for leaf in own.call.leaves] == [0, 1, 1]
     assert own.notes == (untrained,)
+
+
+META = MODEL.replace("return Net()", 'with torch.device("meta"):\n        return Net()')
+
+
+def test_a_model_without_memory_takes_inputs_without_memory(tmp_path: Path) -> None:
+    path = tmp_path / "model.py"
+    path.write_text(META)
+    with load(Options(str(path), verify=False, dry_run=True)) as source:
+        assert [(leaf.example.device.type, leaf.example.shape) for leaf in source.call.leaves] == [("meta", (4, 3))]
+        assert source.call.batch_size == 4
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({}, "build it on cpu, or pass --no-verify --dry-run"),
+        ({"verify": False}, "build it on cpu, or pass --no-verify --dry-run"),
+        ({"dry_run": True}, "build it on cpu, or pass --no-verify --dry-run"),
+        ({"verify": False, "dry_run": True, "measure": True}, "pass a --device other than measure"),
+    ],
+)
+def test_a_model_without_memory_is_neither_run_nor_written(
+    changes: dict[str, bool], message: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "model.py"
+    path.write_text(META)
+    with pytest.raises(LoadError, match=message) as caught, load(Options(str(path), **changes)):  # type: ignore[arg-type]
+        pass
+    assert str(caught.value).startswith("model.py: fc.weight is on the meta device, a shape without values")

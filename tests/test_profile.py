@@ -432,3 +432,40 @@ def test_a_long_chain_is_profiled_op_by_op() -> None:
     )
     assert len(graph.ops) == 300
     assert graph.forward_flops == 150 * 2 * 4 * 4
+
+
+def test_layers_like_earlier_ones_have_their_figures_and_their_own_names() -> None:
+    """By hand: three equal blocks, a wider one, and the first block again at the end."""
+
+    def block(width: int) -> nn.Sequential:
+        return nn.Sequential(nn.Linear(4, width), nn.BatchNorm1d(width), nn.Dropout(0.1), nn.Linear(width, 4))
+
+    model = nn.Sequential(block(8), block(8), block(8), block(16))
+    again = Calling(lambda self, x: self.blocks[0](self.blocks(x)), blocks=model)
+    found = profiled(again, torch.ones(2, 4))
+    figures = {op.name: (op.forward_flops, op.backward_flops, op.is_random) for op in found.graph.ops}
+    first, second = "blocks.{}.0", "blocks.{}.3"
+    assert [figures[first.format(place)] for place in range(4)] == [
+        (64, 64, False),  # the model's input needs no gradient
+        (64, 128, False),
+        (64, 128, False),
+        (128, 256, False),
+    ]
+    assert figures["blocks.0.0#2"] == (64, 128, False)
+    assert [figures[second.format(place)][0] for place in range(4)] == [64, 64, 64, 128]
+    assert figures["blocks.2.2"] == (0, 0, True)
+    for place in range(4):
+        assert {found.state_storages[key] for key in found.mutations[f"blocks.{place}.1"]} == {
+            f"blocks.{place}.1.{name}" for name in ("running_mean", "running_var", "num_batches_tracked")
+        }
+    assert len(set(found.storages.values())) == len(found.storages)
+
+
+def test_a_write_after_a_call_like_an_earlier_one_is_a_write_to_that_calls_result() -> None:
+    def forward(self: Any, x: torch.Tensor) -> torch.Tensor:
+        one, other = self.a(x), self.b(x)
+        return one.relu_() + other.relu_()
+
+    found = profiled(Calling(forward, a=nn.Linear(3, 3), b=nn.Linear(3, 3)), torch.ones(2, 3))
+    assert found.mutations == {"relu_": (found.storages["a"],), "relu__1": (found.storages["b"],)}
+    assert found.storages["a"] != found.storages["b"]

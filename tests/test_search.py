@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stanza_compiler import search
+from stanza_compiler import sweep
 from stanza_compiler.cluster import Cluster, Device
 from stanza_compiler.cost_model import Batch, separate
 from stanza_compiler.errors import PlanError
@@ -32,11 +32,9 @@ clusters = st.builds(
 batches = st.sampled_from([Batch(3), Batch(16), Batch(7, is_global=True)])
 
 
-@pytest.mark.parametrize("enumerated_prices", [search.ENUMERATED_PRICES, 0], ids=["every cut priced", "solver"])
-def test_the_plan_is_the_cheapest_of_all_cuts_and_allocations(
-    enumerated_prices: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(search, "ENUMERATED_PRICES", enumerated_prices)
+@pytest.mark.parametrize("cells", [sweep.CELLS, 0], ids=["every cut priced", "solver"])
+def test_the_plan_is_the_cheapest_of_all_cuts_and_allocations(cells: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sweep, "CELLS", cells)
 
     @settings(max_examples=50, derandomize=True, deadline=None, database=None)
     @given(random_models(), clusters, batches)
