@@ -1,4 +1,4 @@
-"""How long a compile takes, pass by pass, as models grow: `python -m benchmarks.size [--emit] [--json FILE]`."""
+"""How long a compile takes, pass by pass, as models grow: `python -m benchmarks.size [--trace export] [--emit]`."""
 
 import argparse
 import json
@@ -83,6 +83,7 @@ class Measured:
 def main(argv: Sequence[str]) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--emit", action="store_true", help="write the program too, which --dry-run leaves out")
+    parser.add_argument("--trace", choices=("fx", "export"), default="fx", help="the front-end")
     parser.add_argument("--json", type=Path, help="write the figures to this file too")
     parser.add_argument("--sizes", type=int, nargs="+", default=SIZES)
     parser.add_argument("--models", nargs="+", choices=MODELS, default=tuple(MODELS))
@@ -90,17 +91,17 @@ def main(argv: Sequence[str]) -> None:
     figures = []
     for model in options.models:
         for ops in options.sizes:
-            figures.append(_measured(model, ops, emit=options.emit))
+            figures.append(_measured(model, ops, options.trace, emit=options.emit))
             _print(figures[-1], with_header=ops == options.sizes[0])
     if options.json:
         options.json.write_text(json.dumps(list(map(asdict, figures)), indent=2) + "\n", encoding="utf-8")
 
 
-def _measured(model: str, ops: int, *, emit: bool) -> Measured:
+def _measured(model: str, ops: int, front_end: str, *, emit: bool) -> Measured:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         (folder / "model.py").write_text(MODELS[model].replace("{ops}", str(ops)) + EXAMPLE, encoding="utf-8")
-        request = ["model.py", "--no-verify", *([] if emit else ["--dry-run"])]
+        request = ["model.py", "--no-verify", "--trace", front_end, *([] if emit else ["--dry-run"])]
         command = [sys.executable, str(Path(__file__).resolve()), "--child", "passes.json", *request]
         environment = {**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[1])}
         start = time.perf_counter()

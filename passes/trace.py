@@ -97,7 +97,7 @@ def _believed(
     layers = {path for path, module in source.module.named_modules() if path and is_leaf(module)}
     setting = Setting(front_end, training=True, leaves=frozenset(layers | opaque.keys()))
     training = trace_once(source, setting)
-    evaluation = trace_once(source, replace(setting, training=False))
+    evaluation = trace_once(source, replace(setting, training=False)) if training.reads_mode else training
     forbid_random(source, setting, training, evaluation)
     _share_attributes(training.root, evaluation)
     merged = merge(training.traced, evaluation.traced)

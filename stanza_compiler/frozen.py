@@ -23,7 +23,7 @@ def forbid_random(source: Source, setting: Setting, training: OneMode, evaluatio
     """
     tool = TOOLS[setting.front_end]
     layer = "use torch's random functions" if tool == "torch.export" else "use a torch.nn module such as nn.Dropout"
-    for one in (training, evaluation):
+    for one in (training,) if evaluation is training else (training, evaluation):
         mode = replace(setting, training=one is training)
         for seed in range(1, 9) if one.drew else ():
             if found := _first_difference(source, one, replace(mode, seed=seed)):

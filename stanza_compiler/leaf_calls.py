@@ -114,14 +114,14 @@ def _is_reference(value: Any) -> bool:
     return isinstance(value, _Named | _Input | _Unknown)
 
 
-def put_back(graph: fx.Graph, calls: tuple[LeafCall, ...], nodes: dict[str, fx.Node]) -> None:
+def put_back(graph: fx.Graph, calls: tuple[LeafCall, ...], nodes: dict[str, fx.Node]) -> set[str]:
     """Replace each call's run of nodes by one call_module, where nothing else reads the middle of it.
 
-    `nodes` finds a node by its name while tracing. Modifies `graph`.
+    `nodes` finds a node by its name while tracing. Modifies `graph`; gives the paths of layers of which some call stays
+    single operations.
     """
     weaver = _Weaver(graph, nodes)
-    for call in calls:
-        weaver.put_back(call)
+    return {call.path for call in calls if not weaver.put_back(call)}
 
 
 class _Weaver:
@@ -132,19 +132,20 @@ class _Weaver:
         self.current = {name: node for name, node in nodes.items() if node in alive}
         self.names = {node: name for name, node in self.current.items()}
 
-    def put_back(self, call: LeafCall) -> None:
+    def put_back(self, call: LeafCall) -> bool:
+        """Whether the call is one node now."""
         made = [self.current[name] for name in call.made if name in self.current]
         try:
             args, kwargs = pytree.tree_map(self._found, (call.args, call.kwargs), is_leaf=_is_reference)
             leaves = pytree.tree_leaves_with_path(call.output, is_leaf=_is_reference)
             outputs = [(path, self._found(leaf)) for path, leaf in leaves if _is_reference(leaf)]
         except LookupError:
-            return
+            return False
         inner = set(made)
         given_back = {node for _, node in outputs}
         leaks = any(user not in inner for node in inner - given_back for user in node.users)
         if not made or leaks or any(regions(node) != regions(made[0]) for node in made):
-            return
+            return False
         first = made[0]
         with self.graph.inserting_before(first):
             whole = self.graph.call_module(call.path, tuple(args), dict(kwargs))
@@ -154,6 +155,7 @@ class _Weaver:
                     self._take_over(node, self._part(whole, path), inner)
         for node in reversed(made):
             self.graph.erase_node(node)
+        return True
 
     def _found(self, value: Any) -> Any:
         match value:

@@ -34,11 +34,15 @@ class Setting:
 
 @dataclass(frozen=True, slots=True)
 class OneMode:
-    """A trace in one mode, the copy of the model that it is of, and whether random numbers were drawn meanwhile."""
+    """A trace in one mode and the copy of the model that it is of.
+
+    `drew` says whether random numbers were drawn meanwhile, `reads_mode` whether the other mode may give another graph.
+    """
 
     root: nn.Module
     traced: Traced
     drew: bool
+    reads_mode: bool
 
 
 def trace_once(source: Source, setting: Setting) -> OneMode:
@@ -55,7 +59,7 @@ def trace_once(source: Source, setting: Setting) -> OneMode:
     with seeded(setting.seed):
         before = _random_state()
         try:
-            traced = _by_front_end(source, setting, root)
+            traced, reads_mode = _by_front_end(source, setting, root)
         except TraceError:
             raise
         except Exception as error:
@@ -64,18 +68,18 @@ def trace_once(source: Source, setting: Setting) -> OneMode:
     for module, mode in zip(root.modules(), modes, strict=True):
         module.training = mode
     _forbid_lost_writes(source, setting.front_end, root, versions)
-    return OneMode(root, traced, drew)
+    return OneMode(root, traced, drew, reads_mode)
 
 
-def _by_front_end(source: Source, setting: Setting, root: nn.Module) -> Traced:
+def _by_front_end(source: Source, setting: Setting, root: nn.Module) -> tuple[Traced, bool]:
     if setting.front_end == "fx":
-        return symbolic_trace(root, source.call, leaves=setting.leaves)
+        return symbolic_trace(root, source.call, leaves=setting.leaves), True
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # what torch.export warns of, the comparison with the eager model decides
         exported = export(root, source.call, leaves=setting.leaves)
     for name, constant in exported.constants.items():
         setattr(root, name, constant)
-    return Traced(exported.graph, exported.result)
+    return Traced(exported.graph, exported.result), exported.reads_mode
 
 
 def _random_state() -> tuple[object, ...]:

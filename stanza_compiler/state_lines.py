@@ -8,8 +8,8 @@ from torch import nn
 
 from stanza_compiler.constructors import constructor
 from stanza_compiler.plan import Role
-from stanza_compiler.state_tree import StateTree, is_attribute, paths_to
-from stanza_compiler.text import quoted
+from stanza_compiler.state_tree import StateTree, is_attribute
+from stanza_compiler.text import paths_to, quoted
 
 LINE_LENGTH = 110
 

@@ -14,7 +14,7 @@ from stanza_compiler.errors import EmitError
 from stanza_compiler.fixed_state import has_extra_state
 from stanza_compiler.passes.split import Stages
 from stanza_compiler.plan import Role
-from stanza_compiler.text import quoted
+from stanza_compiler.text import paths_to, quoted
 
 _OUR_METHODS = re.compile(r"run|segment_\d+")  # of the generated classes
 
@@ -108,19 +108,6 @@ def _reached(kind: str, name: str) -> str:
     if _OUR_METHODS.fullmatch(name):  # torch's getters would find the method
         return f"._{kind.removeprefix('sub')}s[{quoted(name)}]"
     return f".get_{kind}({quoted(name)})"
-
-
-def paths_to(name: str) -> Iterator[str]:
-    """The root, the modules on the way to a name, and the name itself.
-
-    >>> list(paths_to("a.b.c"))
-    ['', 'a', 'a.b', 'a.b.c']
-    """
-    yield ""
-    for place, letter in enumerate(name):
-        if letter == ".":
-            yield name[:place]
-    yield name
 
 
 def state_tree(root: nn.Module, stages: Stages, opaque: frozenset[str] = frozenset()) -> StateTree:

@@ -1,4 +1,6 @@
-"""Text that nothing in it can break out of."""
+"""Text that nothing in it can break out of, and dotted names."""
+
+from collections.abc import Iterator
 
 
 def quoted(text: str) -> str:
@@ -17,3 +19,16 @@ def in_docstring(text: str) -> str:
 def printable(text: str) -> str:
     """Text for one line, with a question mark for what can't be printed."""
     return "".join(letter if letter.isprintable() else "?" for letter in text)
+
+
+def paths_to(name: str) -> Iterator[str]:
+    """The root, the modules on the way to a name, and the name itself.
+
+    >>> list(paths_to("a.b.c"))
+    ['', 'a', 'a.b', 'a.b.c']
+    """
+    yield ""
+    for place, letter in enumerate(name):
+        if letter == ".":
+            yield name[:place]
+    yield name

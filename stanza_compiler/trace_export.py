@@ -16,8 +16,10 @@ from torch.export import Dim, ExportedProgram
 from stanza_compiler.aten_python import spell
 from stanza_compiler.call import Call, Leaf
 from stanza_compiler.leaf_calls import Recorder, put_back
+from stanza_compiler.mode_reads import ModeReads, has_own_modes
 from stanza_compiler.sources import record_frames
 from stanza_compiler.structure import Structure, take_apart
+from stanza_compiler.text import paths_to
 from stanza_compiler.traced import Autocast, Gradients, Region, set_regions
 
 MODEL = "model"
@@ -35,24 +37,27 @@ class Exported:
     """torch.export's graph over the model's own names and the structure of its output.
 
     `constants` are tensors that forward() made of literals, by the name under which the graph reads them.
+    `reads_mode` says whether the other mode may give another graph.
     """
 
     graph: fx.Graph
     result: Structure
     constants: dict[str, torch.Tensor]
+    reads_mode: bool
 
 
 class _Called(nn.Module):
     """Calls the model with its example's own argument structure; the tensors alone are inputs and outputs."""
 
-    def __init__(self, model: nn.Module, call: Call, note: Callable[[Structure], None]) -> None:
+    def __init__(self, model: nn.Module, call: Call, note: Callable[[Structure], None], reads: ModeReads) -> None:
         super().__init__()
         self.add_module(MODEL, model)
-        self.call, self.note = call, note
+        self.call, self.note, self.reads = call, note, reads
 
     def forward(self, *tensors: torch.Tensor) -> list[Any]:
         args, kwargs = self.call.rebuild(tensors)
-        output = self._modules[MODEL](*args, **kwargs)  # type: ignore[misc]  # it was added above
+        with self.reads:
+            output = self._modules[MODEL](*args, **kwargs)  # type: ignore[misc]  # it was added above
         values, result = take_apart(
             output, lambda item: isinstance(item, torch.Tensor | torch.SymInt | torch.SymFloat | torch.SymBool)
         )
@@ -66,7 +71,8 @@ def export(root: nn.Module, call: Call, *, leaves: frozenset[str]) -> Exported:
     Raises BatchError where the model distinguishes batch sizes, otherwise whatever torch.export and the model raise.
     """
     results: list[Structure] = []
-    called = _Called(root, call, results.append)
+    reads = ModeReads()
+    called = _Called(root, call, results.append, reads)
     called.training = root.training
     args, kwargs = call.arguments(max(call.batch_size, 2))
     tensors = call.tensors(args, kwargs)
@@ -75,10 +81,18 @@ def export(root: nn.Module, call: Call, *, leaves: frozenset[str]) -> Exported:
         program = torch.export.export(called, tuple(tensors), dynamic_shapes=(tuple(axes),), strict=False)
     _forbid_batch_sizes(program, call, tensors)
     unlifting = _Unlifting(program, root, call)
-    put_back(unlifting.graph, tuple(recorder.calls), unlifting.nodes)
+    whole = leaves - put_back(unlifting.graph, tuple(recorder.calls), unlifting.nodes)
     _drop_unused(unlifting.graph)
     spell(unlifting.graph)
-    return Exported(unlifting.graph, results[-1], unlifting.constants)
+    return Exported(unlifting.graph, results[-1], unlifting.constants, _reads_mode(root, whole, reads.readers))
+
+
+def _reads_mode(root: nn.Module, whole: frozenset[str], readers: set[int]) -> bool:
+    """Whether modules outside of the layers that stand in the graph as such do something by their mode."""
+    return any(
+        (id(module) in readers and whole.isdisjoint(paths_to(path))) or has_own_modes(module)
+        for path, module in root.named_modules()
+    )
 
 
 def _forbid_batch_sizes(program: ExportedProgram, call: Call, tensors: Sequence[torch.Tensor]) -> None:

@@ -1,9 +1,11 @@
 """Text that stays what it is between quotes."""
 
 import ast
+import doctest
 
 import pytest
 
+from stanza_compiler import text as module
 from stanza_compiler.text import in_docstring, printable, quoted
 
 HOSTILE = [
@@ -27,3 +29,7 @@ def test_a_docstring_stays_one_line_of_one_docstring(text: str) -> None:
 
 def test_what_can_not_be_printed_is_a_question_mark() -> None:
     assert printable("a\nb\r\x1b[0m\udcff \u00e9t\u00e9") == "a?b??[0m? \u00e9t\u00e9"
+
+
+def test_the_documented_examples_hold() -> None:
+    assert doctest.testmod(module).failed == 0
