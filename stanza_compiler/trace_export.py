@@ -137,6 +137,7 @@ class _Unlifting:
             for name, value in vars(module).items()
             if isinstance(value, torch.Tensor)
         }
+        self.lifted_constants = program.graph_signature.inputs_to_lifted_tensor_constants
         self.graph = fx.Graph()
         self.nodes: dict[str, fx.Node] = {}
         self.constants: dict[str, torch.Tensor] = {}
@@ -150,7 +151,7 @@ class _Unlifting:
         self.state: dict[str, str] = {
             **signature.inputs_to_parameters,
             **signature.inputs_to_buffers,
-            **signature.inputs_to_lifted_tensor_constants,
+            **self.lifted_constants,
         }
         placeholders = [node for node in self.program.graph.nodes if node.op == "placeholder"]
         users = [node for node in placeholders if node.name not in self.state]
@@ -163,7 +164,7 @@ class _Unlifting:
 
     def _attribute(self, target: str, node: fx.Node) -> fx.Node:
         name = target.removeprefix(f"{MODEL}.")
-        if node.name in self.program.graph_signature.inputs_to_lifted_tensor_constants:
+        if node.name in self.lifted_constants:
             tensor = self.program.constants[target]
             assert isinstance(tensor, torch.Tensor)
             name = self.held.get(id(tensor)) or self._free_name()

@@ -27,6 +27,8 @@ class Asking(Plain):
 
 
 class Merging(Plain):
+    scale = 1.0
+
     def train(self, mode: bool = True) -> "Merging":
         self.scale = 1.0 if mode else 3.0
         return super().train(mode)
