@@ -200,7 +200,7 @@ def _equal(module: nn.Module, rebuilt: nn.Module) -> bool:
     return (
         type_before_parametrizations(module) is type_before_parametrizations(rebuilt)
         and module.extra_repr() == rebuilt.extra_repr()
-        and _hyper_parameters(module) == _hyper_parameters(rebuilt)
+        and _hyper_parameters(module, rebuilt) == _hyper_parameters(rebuilt, rebuilt)
         and _tensors(module) == _tensors(rebuilt)
         and module._non_persistent_buffers_set == rebuilt._non_persistent_buffers_set
         and list(module._modules) == list(rebuilt._modules)
@@ -211,12 +211,13 @@ def _equal(module: nn.Module, rebuilt: nn.Module) -> bool:
     )
 
 
-def _hyper_parameters(module: nn.Module) -> dict[str, Any]:
+def _hyper_parameters(module: nn.Module, rebuilt: nn.Module) -> dict[str, Any]:
+    """Plain attributes by name; not those that users note on a layer of torch's, which itself doesn't know them."""
     simple = (bool, int, float, str, tuple, list, type(None))
     return {
         name: copy.copy(value)
         for name, value in vars(module).items()
-        if isinstance(value, simple) and not name.startswith("_") and name not in _HIDDEN
+        if isinstance(value, simple) and not name.startswith("_") and name not in _HIDDEN and hasattr(rebuilt, name)
     }
 
 

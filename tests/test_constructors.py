@@ -229,7 +229,6 @@ class Subclass(nn.Linear):
         nn.utils.parametrizations.weight_norm(Subclass(2, 2)),
         changed(nn.Linear(2, 2), extra=nn.Parameter(torch.ones(1))),
         changed(nn.Linear(2, 2), child=nn.ReLU()),
-        changed(nn.Linear(2, 2), note="kept by nobody"),
         changed(nn.Linear(2, 2), in_features=3),
         changed(nn.Linear(2, 2), scale=torch.ones(2)),
         changed(nn.BatchNorm1d(2), _non_persistent_buffers_set={"running_mean"}),
@@ -241,6 +240,13 @@ class Subclass(nn.Linear):
 def test_what_no_line_builds_again_is_refused_by_its_path(module: nn.Module) -> None:
     with pytest.raises(EmitError, match=r"^body\.3: no line of code builds this .* again; build .* by its constructor"):
         constructor(module, "body.3")
+
+
+def test_what_a_user_notes_on_a_layer_is_no_part_of_it() -> None:
+    noted = changed(nn.Linear(2, 3), stddev=0.1, note="from the paper", groups=(1, 2))
+    assert constructor(noted, "layer") == "nn.Linear(2, 3)"
+    with pytest.raises(EmitError):  # torch reads these, though instances have none of their own
+        constructor(changed(nn.Linear(2, 3), dump_patches=True), "layer")
 
 
 def test_a_hostile_hyper_parameter_is_written_as_a_string_or_refused() -> None:
