@@ -21,7 +21,6 @@ def build_model() -> nn.Module:
         num_attention_heads=32,
         num_key_value_heads=8,
         max_position_embeddings=8192,
-        rope_theta=500000.0,
         use_cache=False,
     )
     with torch.device("meta"):

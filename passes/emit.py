@@ -72,8 +72,8 @@ def _refuse_lost_tensors(stages: Stages, tree: StateTree, source: Source) -> Non
                 raise EmitError(node_source(node, source.root) or source.place, what, "read parameters as attributes")
 
 
-def readme(plan: Plan, *, uses_user_model: bool, has_extra_state: bool) -> str:
-    """The program's README.md."""
+def readme(plan: Plan, files: set[str]) -> str:
+    """The README.md of a program that holds `files` by name."""
     stages = [
         {
             "module_name": codegen.FILE_NAMES[stage.role],
@@ -83,13 +83,7 @@ def readme(plan: Plan, *, uses_user_model: bool, has_extra_state: bool) -> str:
         for stage in plan.stages
     ]
     template = _environment().get_template("README.md.j2")
-    return template.render(
-        model_name=plan.source,
-        plan=plan,
-        stages=stages,
-        uses_user_model=uses_user_model,
-        has_extra_state=has_extra_state,
-    )
+    return template.render(model_name=plan.source, plan=plan, stages=stages, files=files)
 
 
 def _environment() -> jinja2.Environment:

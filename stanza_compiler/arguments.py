@@ -25,6 +25,7 @@ CONFLICTS = (
     ("--strategy data-parallel", "--fc-workers"),
     ("--strategy data-parallel", "--cut-after"),
     ("--json", "--dump"),
+    ("--dry-run", "--onnx"),
     ("--dry-run", "--dump emit"),
     ("--dry-run", "--dump certify"),
     ("--no-verify", "--dump certify"),
@@ -102,6 +103,7 @@ def stanza_compile(
         list[str] | None, typer.Option("--batch-axis", metavar="NAME=K", help="an input's batch axis, or NAME=none")
     ] = None,
     batch_norm: Annotated[str, typer.Option(metavar="NAME", help="statistics: local (sync is to come)")] = "local",
+    onnx: Annotated[bool, typer.Option("--onnx", help="write OUT/graph.onnx too, the plan as its metadata")] = False,
     no_verify: Annotated[bool, typer.Option("--no-verify", help="don't compare with the model")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="plan and report, write nothing")] = False,
     dump: Annotated[
@@ -125,6 +127,7 @@ def stanza_compile(
             "--plan": plan,
             "--no-verify": no_verify,
             "--dry-run": dry_run,
+            "--onnx": onnx,
             "--json": as_json,
             "--dump": dump,
             f"--dump {dump}": dump,
@@ -162,6 +165,7 @@ def stanza_compile(
         verify=not no_verify,
         dry_run=dry_run,
         force=force,
+        onnx=onnx,
         dump=one_of("--dump", dump, PASSES) if dump is not None else None,
     )
     return Invocation(options, as_json)

@@ -2,6 +2,7 @@
 
 import dataclasses
 import hashlib
+import importlib.util
 import shutil
 import time
 import uuid
@@ -49,6 +50,8 @@ def compile_source(options: Options, *, on_pass: OnPass | None = None) -> Compil
     Raises a subclass of StanzaError for every mistake of the user's; the folder is then as it was before.
     """
     out = _target(options)
+    if options.onnx and importlib.util.find_spec("onnxscript") is None:
+        raise UsageError("--onnx", "torch.onnx needs the package onnxscript", "install it, or leave out --onnx")
     run = _Timer(on_pass)
     with load(options) as source:
         run.tell("load", source)
@@ -96,6 +99,12 @@ def _compile(options: Options, source: Source, out: Path, run: _Timer) -> Compil
         plan = dataclasses.replace(plan, requires=run.tell("emit", emit(source, traced, graph, stages, plan, folder)))
         if options.verify:
             plan = dataclasses.replace(plan, certificate=run.tell("certify", certify(source, folder)))
+        if options.onnx:
+            from stanza_compiler.onnx_export import (
+                export_onnx,
+            )  # here, because onnx takes a tenth of a second to import
+
+            export_onnx(source, traced, graph, plan, folder)
         _write_reports(folder, plan, graph)
     return Compilation(plan, graph, out)
 
@@ -117,10 +126,10 @@ def _model_hash(graph: OpGraph) -> str:
 
 
 def _write_reports(folder: Path, plan: Plan, graph: OpGraph) -> None:
-    has = {name: (folder / f"{name}.py").exists() for name in ("user_model", "extra_state")}
+    files = {path.name for path in folder.iterdir()}
     _write(folder / "plan.json", to_json(plan))
     _write(folder / "report.md", report.markdown(plan, graph))
-    _write(folder / "README.md", readme(plan, uses_user_model=has["user_model"], has_extra_state=has["extra_state"]))
+    _write(folder / "README.md", readme(plan, files))
 
 
 def _write(path: Path, text: str) -> None:

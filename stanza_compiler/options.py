@@ -24,7 +24,7 @@ class Options:
 
     `leaves` are the paths of modules to keep whole. `batch_axes` maps an input's name to its batch axis, None for an
     input without one. `dump` names the pass whose result is printed. `measure` times ops on this machine instead of
-    pricing them by the device model.
+    pricing them by the device model. `onnx` asks for a graph.onnx.
     """
 
     source: str
@@ -39,4 +39,5 @@ class Options:
     verify: bool = True
     dry_run: bool = False
     force: bool = False
+    onnx: bool = False
     dump: str | None = None
