@@ -34,7 +34,7 @@ _SAME_IN_F = frozenset(
     {
         "adaptive_avg_pool1d", "adaptive_avg_pool2d", "adaptive_avg_pool3d", "avg_pool2d", "avg_pool3d", "gelu", "glu",
         "hardsigmoid", "hardswish", "hardtanh", "leaky_relu", "linear", "mish", "one_hot", "pad", "relu", "relu6",
-        "scaled_dot_product_attention", "silu", "softplus", "dropout", "conv1d", "conv2d", "conv3d", "bilinear",
+        "silu", "softplus", "dropout", "conv1d", "conv2d", "conv3d", "bilinear",
         "group_norm", "selu", "celu", "max_pool1d", "max_pool2d", "max_pool3d",
     }
 )  # fmt: skip
@@ -273,6 +273,20 @@ def _dropout_(bound: _Bound) -> Spelling:
     return Spelling("call_function", F.dropout, bound.all, {"inplace": True})
 
 
+def _attention(bound: _Bound) -> Spelling:
+    """With its dropout always: train and eval mode differ by it alone, and so stay one call."""
+    options = {
+        "attn_mask": bound["attn_mask"],
+        "dropout_p": bound["dropout_p"],
+        "is_causal": bound["is_causal"] or None,
+        "scale": bound["scale"],
+        "enable_gqa": bound["enable_gqa"] or None,
+    }
+    kept = {name: value for name, value in options.items() if value is not None}
+    tensors = tuple(bound[name] for name in ("query", "key", "value"))
+    return Spelling("call_function", F.scaled_dot_product_attention, tensors, kept)
+
+
 def _constant_pad(bound: _Bound) -> Spelling:
     value = bound["value"]
     return Spelling("call_function", F.pad, (bound["self"], bound["pad"]), {"value": value} if value else {})
@@ -346,6 +360,7 @@ _SPECIAL: dict[str, Callable[[_Bound], Spelling | None]] = {
     "select": _select, "slice": _slice, "index": _gather, "index_put_": _index_put_,
     "to": _to, "_to_copy": _to_copy, "lift_fresh_copy": _lift, "detach_": _itself, "alias": _itself,
     "embedding": _embedding, "layer_norm": _layer_norm, "batch_norm": _batch_norm, "dropout_": _dropout_,
+    "scaled_dot_product_attention": _attention,
     "constant_pad_nd": _constant_pad, "einsum": _einsum, "rsub": _rsub, "sym_size": _size, "sym_numel": _numel,
     "_local_scalar_dense": _item, "cross_entropy_loss": _cross_entropy, "nll_loss_nd": _nll,
     "mse_loss": _pair_loss(F.mse_loss), "l1_loss": _pair_loss(F.l1_loss),
