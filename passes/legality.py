@@ -87,7 +87,7 @@ def _never_sent(graph: OpGraph) -> Iterator[str]:
 
 
 def _shared_state_groups(profile: Profile, notes: list[str]) -> Iterator[tuple[str, ...]]:
-    """Ops that use one parameter, or one buffer that somebody writes, live in one segment."""
+    """Ops that use one buffer that somebody writes share a segment; those that use one parameter share a role."""
     graph = profile.graph
     written = {
         profile.state_storages[storage]
@@ -101,11 +101,12 @@ def _shared_state_groups(profile: Profile, notes: list[str]) -> Iterator[tuple[s
             users.setdefault(name, []).append(op)
     for name, ops in users.items():
         if len(ops) > 1:
-            kind = "parameter" if name in graph.parameter else "buffer"
-            notes.append(
-                f"{kind} {name} is used by {len(ops)} ops, which stay together ({ops[0].name}{_at(ops[0])} first)"
-            )
-            yield tuple(op.name for op in ops)
+            is_parameter = name in graph.parameter
+            what = f"parameter {name}" if is_parameter else f"buffer {name}"
+            which = "which one role holds" if is_parameter else "which stay together"
+            notes.append(f"{what} is used by {len(ops)} ops, {which} ({ops[0].name}{_at(ops[0])} first)")
+            if not is_parameter:
+                yield tuple(op.name for op in ops)
 
 
 def _state_notes(graph: OpGraph, root: nn.Module) -> Iterator[str]:

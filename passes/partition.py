@@ -1,6 +1,6 @@
 """Decide which ops run where, on how many ranks, by the exact minimum of the cost model."""
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -8,6 +8,7 @@ from stanza_compiler.allocations import PLACEMENTS, allocations, world_size
 from stanza_compiler.cluster import Cluster
 from stanza_compiler.cost_model import (
     Batch,
+    Costs,
     costs_on,
     data_parallel_on,
     parameter_server_1,
@@ -18,11 +19,12 @@ from stanza_compiler.cost_model import (
 from stanza_compiler.cuts import Cuts, cut_space
 from stanza_compiler.dataflow import size_segments, tensors
 from stanza_compiler.errors import PlanError
+from stanza_compiler.front import FrontSpace, front_of, front_space
 from stanza_compiler.opgraph import OpGraph, Rules
 from stanza_compiler.plan import Boundary, Plan, Request, Role, Stage, Totals
 from stanza_compiler.requested_cut import requested_cut
-from stanza_compiler.roles import compute_heavy
-from stanza_compiler.search import Candidate, best, search, settled
+from stanza_compiler.roles import compute_heavy, no_lookups
+from stanza_compiler.search import Candidate, best, best_first, priced, search, search_front, settled
 from stanza_compiler.verdict import PriceAt, alternatives, break_even_bit_per_s, reason, wins
 
 # Parameters that stay in CONV are explained when they are more than this share of the model's bytes.
@@ -41,20 +43,34 @@ def partition(graph: OpGraph, rules: Rules, cluster: Cluster, request: Request) 
     cluster = replace(cluster, nodes=-(-ranks // cluster.gpus_per_node))
     batch = _batch(graph, request)
     cuts = cut_space(graph, rules)
-    asked = requested_cut(graph, rules, cuts, request)
-    why_not = _why_no_cut(graph, cuts) or ("" if choices else f"{ranks} rank can't hold two roles apart")
+    is_free = request.fc_ops is None
+    fronts = front_space(graph, rules, *((compute_heavy(graph), no_lookups(graph)) if is_free else ()))
+    front = front_of(graph, fronts.cuts, frozenset(request.fc_ops or ()))
+    asked = None if front else requested_cut(graph, rules, cuts, request)
+    why_not = "" if choices else f"{ranks} rank can't hold two roles apart"
+    if not fronts.orders() or request.cut_after is not None:
+        why_not = _why_no_cut(graph, cuts) or why_not
     if why_not and request.strategy == "separate":
         raise PlanError(graph.name, f"{why_not}, nothing to separate", "use --strategy data-parallel")
     costs = [] if why_not else list(map(costs_on(graph, cluster, batch), choices))
     if asked is None:
         cuts = _with_computation_in_conv(graph, cuts) or cuts
-    found = {
-        placement: search([each for each in costs if each.allocation.placement == placement], cuts, asked)
-        for placement in PLACEMENTS
-    }
+    found = {}
+    for placement in PLACEMENTS:
+        here = [each for each in costs if each.allocation.placement == placement]
+        if front:
+            found[placement] = best_first([_requested(each, graph, fronts, request, front) for each in here])
+            continue
+        found[placement] = search(here, cuts, asked)
+        if asked is None:
+            found[placement] = best_first([*found[placement], *search_front(here, fronts, found[placement])])
     whole_on = data_parallel_on(graph, ranks, cluster, batch)
     whole = whole_on(cluster)
     winner = best(ranked[0] for ranked in found.values() if ranked) if any(found.values()) else None
+    if winner is None and not why_not:
+        why_not = _why_no_cut(graph, cuts) or "no plan keeps all computation in CONV"
+        if request.strategy == "separate":
+            raise PlanError(graph.name, f"{why_not}, nothing to separate", "use --strategy data-parallel")
     separates = request.strategy == "separate" or (
         request.strategy == "auto" and winner is not None and wins(winner.prediction, whole)
     )
@@ -64,7 +80,7 @@ def partition(graph: OpGraph, rules: Rules, cluster: Cluster, request: Request) 
         found[placement] = (winner, *(each for each in found[placement] if each.plan != winner.plan))
     chosen = winner if separates else None
     allocation = chosen.prediction.allocation if chosen else whole.allocation
-    boundary = _boundary(graph, chosen.fc_ops) if chosen else ()
+    boundary = _boundary(graph, chosen.fc_ops, chosen.front) if chosen else ()
     _whole_batch_at_host(graph, rules, boundary)
     return Plan(
         source=graph.name,
@@ -76,7 +92,7 @@ def partition(graph: OpGraph, rules: Rules, cluster: Cluster, request: Request) 
         verdict="separate" if chosen else "data-parallel",
         reason=reason(request.strategy, winner.prediction if winner else None, whole, why_not),
         totals=Totals(graph.parameter_bytes, graph.forward_flops, graph.constant_flops, len(graph.ops)),
-        stages=_stages(graph, chosen.fc_ops if chosen else frozenset()),
+        stages=_stages(graph, chosen.fc_ops, chosen.front) if chosen else (_stage(graph, "model", [graph.op.keys()]),),
         boundary=boundary,
         allocation=allocation,
         predictions={
@@ -138,20 +154,39 @@ def _cluster_entry(cluster: Cluster) -> dict[str, Any]:
     return {**entry, "device": device.pop("name"), **device}
 
 
-def _stages(graph: OpGraph, fc_ops: frozenset[str]) -> tuple[Stage, ...]:
-    """One stage per role; size arithmetic is where it first can be."""
-    if not fc_ops:
-        return (_stage(graph, "model", frozenset(op.name for op in graph.ops)),)
-    in_fc = fc_ops | size_segments(graph, fc_ops)
-    return _stage(graph, "conv", graph.op.keys() - in_fc), _stage(graph, "fc", in_fc)
+def _requested(costs: Costs, graph: OpGraph, space: FrontSpace, request: Request, front: frozenset[str]) -> Candidate:
+    """The plan asked for, whose FC ops stand before CONV, and maybe behind it as well.
+
+    Raises PlanError when it is illegal.
+    """
+    groups = space.cuts.group
+    fc_groups = sum(1 << number for number in {groups[name] for name in request.fc_ops or () if name in groups})
+    front_groups = sum(1 << number for number in {groups[name] for name in front})
+    if not space.is_legal(front_groups, fc_groups & ~front_groups):
+        what = "the plan is no legal cut: its FC ops stand before CONV, and break an order, a tie or a rule"
+        raise PlanError(graph.name, what, "move the cut, or leave it to the compiler")
+    return priced(costs, space.cuts, fc_groups, front_groups)
 
 
-def _stage(graph: OpGraph, role: Role, names: frozenset[str] | set[str]) -> Stage:
+def _stages(graph: OpGraph, fc_ops: frozenset[str], front: frozenset[str]) -> tuple[Stage, ...]:
+    """One stage per role, the first one to run first; size arithmetic is where it first can be."""
+    back = fc_ops - front
+    behind = back | size_segments(graph, back)
+    if not front:
+        return _stage(graph, "conv", [graph.op.keys() - behind]), _stage(graph, "fc", [behind])
+    conv = graph.op.keys() - fc_ops
+    in_conv = (conv & {op.name for op in graph.ops if not op.is_size}) | size_segments(graph, frozenset(conv)) - behind
+    ahead = graph.op.keys() - in_conv - behind
+    return _stage(graph, "fc", [ahead, *([behind] if back else [])]), _stage(graph, "conv", [in_conv])
+
+
+def _stage(graph: OpGraph, role: Role, segments: Sequence[Set[str]]) -> Stage:
+    names = frozenset().union(*segments)
     ops = [op for op in graph.ops if op.name in names]
     parameters = [graph.parameter[name] for name in dict.fromkeys(name for op in ops for name in op.parameters)]
     return Stage(
         role=role,
-        segments=(tuple(op.name for op in ops),),
+        segments=tuple(tuple(op.name for op in graph.ops if op.name in segment) for segment in segments),
         ops=len(ops),
         parameters=sum(parameter.elements for parameter in parameters),
         parameter_bytes=sum(parameter.bytes for parameter in parameters),
@@ -159,8 +194,18 @@ def _stage(graph: OpGraph, role: Role, names: frozenset[str] | set[str]) -> Stag
     )
 
 
-def _boundary(graph: OpGraph, fc_ops: frozenset[str]) -> tuple[Boundary, ...]:
-    crossing = [tensor.value for tensor in tensors(graph) if tensor.crosses(fc_ops)]
+def _boundary(graph: OpGraph, fc_ops: frozenset[str], front: frozenset[str]) -> tuple[Boundary, ...]:
+    """What crosses between CONV's ranks, who read the inputs, and FC's hosts: to the front, from it, and behind."""
+    back = fc_ops - front
+    conv = 1 if front else 0
+    crossing = []
+    for tensor in tensors(graph):
+        if tensor.goes_to_front(front):
+            crossing.append((tensor.value, conv, 0))
+        if tensor.comes_down(front, back):
+            crossing.append((tensor.value, 0, conv))
+        if tensor.goes_up(front, back):
+            crossing.append((tensor.value, conv, conv + 1))
     return tuple(
         Boundary(
             name=value.name,
@@ -170,10 +215,10 @@ def _boundary(graph: OpGraph, fc_ops: frozenset[str]) -> tuple[Boundary, ...]:
             batch_axis=value.batch_axis,
             bytes_per_sample=value.bytes_per_sample,
             requires_grad=value.requires_grad,
-            from_segment=0,
-            to_segment=1,
+            from_segment=from_segment,
+            to_segment=to_segment,
         )
-        for value in crossing
+        for value, from_segment, to_segment in crossing
     )
 
 
@@ -186,7 +231,9 @@ def _rival(found: dict[str, tuple[Candidate, ...]]) -> Candidate | None:
 def _break_even(plan: Candidate | None, whole_on: PriceAt, cluster: Cluster) -> float | None:
     if plan is None:
         return None
-    return break_even_bit_per_s(lambda at: price_cut(with_network(plan.costs, at), plan.fc_ops), whole_on, cluster)
+    return break_even_bit_per_s(
+        lambda at: price_cut(with_network(plan.costs, at), plan.fc_ops, plan.front), whole_on, cluster
+    )
 
 
 def _runners_up(found: dict[str, tuple[Candidate, ...]], winner: Candidate | None) -> list[Candidate]:
@@ -204,6 +251,8 @@ def _runners_up(found: dict[str, tuple[Candidate, ...]], winner: Candidate | Non
 
 def _heavy_notes(graph: OpGraph, cuts: Cuts, chosen: Candidate) -> Sequence[str]:
     """Why the heaviest op of CONV stays there, when CONV keeps many parameters."""
+    if chosen.front:
+        return ()
     op_bytes = {
         op.name: sum(graph.parameter[name].bytes for name in op.parameters)
         for op in graph.ops

@@ -1,5 +1,6 @@
 """From one graph to one graph per segment."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from torch import fx
@@ -63,7 +64,7 @@ class _Splitter:
         }
 
     def stages(self) -> Stages:
-        runs = [(stage.role, frozenset(names)) for stage in self.plan.stages for names in stage.segments]
+        runs = [(role, frozenset(names)) for role, names in self.plan.sequence]
         last = len(runs) - 1
         needs = []
         for index, (_, names) in enumerate(runs):
@@ -81,7 +82,7 @@ class _Splitter:
                 if index == last
                 else Segment(role, copy.graph([self.nodes[name] for name in gives]), takes, gives)
             )
-        crossing = {name for index, segment in enumerate(segments) for name in segment.takes if index}
+        crossing = {name for segment in segments for name in _crossing(segment, segments)}
         assert crossing == {boundary.name for boundary in self.plan.boundary}, (crossing, self.plan.boundary)
         return Stages(tuple(segments))
 
@@ -124,6 +125,14 @@ class _Splitter:
             if not batched or axis is not None:
                 return name, axis or 0
         raise PlanError(self.place, "the cut leaves the FC part no batched tensor", "cut elsewhere: --cut-after")
+
+
+def _crossing(segment: Segment, segments: list[Segment]) -> Iterator[str]:
+    """What a segment takes from the other role; CONV's ranks have the model's inputs."""
+    made = {name: other.role for other in segments for name in other.gives}
+    for name in segment.takes:
+        if len(segments) > 1 and made.get(name, "conv") != segment.role:
+            yield name
 
 
 class _Copy:

@@ -80,8 +80,8 @@ class Costs:
     def samples(self) -> int:
         return sum(self.parts)
 
-    def up_s(self, link: Link, tensor: Tensor) -> float:
-        return link.payload_bytes(tensor.value) * link.s_per_byte
+    def up_s(self, link: Link, tensor: Tensor, *, to_all: bool = False) -> float:
+        return link.payload_bytes(tensor.value, to_all=to_all) * link.s_per_byte
 
     def down_s(self, link: Link, tensor: Tensor) -> float:
         return self.up_s(link, tensor) if tensor.value.requires_grad else 0.0
@@ -191,14 +191,16 @@ def with_network(costs: Costs, cluster: Cluster) -> Costs:
     )
 
 
-def price_cut(costs: Costs, fc_ops: frozenset[str]) -> Prediction:
-    """One step with `fc_ops` on the hosts.
+def price_cut(costs: Costs, fc_ops: frozenset[str], front: frozenset[str] = frozenset()) -> Prediction:
+    """One step with `fc_ops` on the hosts, those of `front` before CONV, the others behind it.
 
     Bytes are what all nodes send, traffic inside a node included. After its backward a dedicated host reduces
     and updates FC while CONV goes backward, reduces and updates: `fc_exposed_s` is by how much the host ends
     later, its optimiser included. A colocated host's link carries the FC ring first, then the CONV ring as
-    gradients appear: `fc_exposed_s` is what the FC ring adds, and its device runs both optimisers.
+    gradients appear: `fc_exposed_s` is what the FC ring adds, and its device runs both optimisers. With FC ops in
+    front the FC ring waits for their backward, which waits for CONV's: nothing hides it but CONV's optimiser.
     """
+    back = fc_ops - front
     terms = dict.fromkeys(TERMS, 0.0)
     steps: list[tuple[float, int]] = []
     conv_bytes = fc_bytes = 0
@@ -212,24 +214,34 @@ def price_cut(costs: Costs, fc_ops: frozenset[str]) -> Prediction:
             terms["conv_backward_s"] += op.conv_backward_s
             conv_bytes += op.gradient_bytes
             steps.append((op.conv_backward_s, op.gradient_bytes))
-    crossing = [tensor for tensor in costs.tensors if tensor.crosses(fc_ops)]
-    terms["up_s"], up_bytes = _up(costs, crossing)
-    terms["down_s"], down_bytes = _down(costs, crossing)
+    asked = [tensor for tensor in costs.tensors if tensor.goes_to_front(front)]
+    given = [tensor for tensor in costs.tensors if tensor.comes_down(front, back)]
+    crossing = [tensor for tensor in costs.tensors if tensor.goes_up(front, back)]
+    ups = [
+        _message(costs, asked),
+        _message(costs, crossing, costs.target_bytes if back else 0),
+        _message(costs, _with_gradient(given), to_all=True),
+    ]
+    downs = [_message(costs, given, to_all=True), _message(costs, _with_gradient(crossing))]
+    terms["up_s"], terms["down_s"] = (sum(seconds for seconds, _ in messages) for messages in (ups, downs))
     fc_ring_s = costs.fc_ring.latency_s + fc_bytes * costs.fc_ring.s_per_byte if fc_bytes else 0.0
     conv_latency_s = costs.conv_ring.latency_s if conv_bytes else 0.0
     conv_exposed_s = exposed_s(steps, costs.conv_ring.s_per_byte)
     conv_optimizer_s, fc_optimizer_s = conv_bytes * costs.optimizer_s_per_byte, fc_bytes * costs.optimizer_s_per_byte
     terms["conv_allreduce_exposed_s"] = conv_latency_s + conv_exposed_s
     if costs.allocation.placement == "dedicated":
-        conv_s = terms["conv_backward_s"] + terms["conv_allreduce_exposed_s"] + conv_optimizer_s
-        terms["fc_exposed_s"] = max(0.0, fc_ring_s + fc_optimizer_s - conv_s)
+        meanwhile_s = conv_optimizer_s
+        if not front:
+            meanwhile_s += terms["conv_backward_s"] + terms["conv_allreduce_exposed_s"]
+        terms["fc_exposed_s"] = max(0.0, fc_ring_s + fc_optimizer_s - meanwhile_s)
         terms["optimizer_s"] = conv_optimizer_s
     else:
-        terms["fc_exposed_s"] = exposed_s(steps, costs.conv_ring.s_per_byte, backlog_s=fc_ring_s) - conv_exposed_s
+        beside_s = exposed_s(steps, costs.conv_ring.s_per_byte, backlog_s=fc_ring_s) - conv_exposed_s
+        terms["fc_exposed_s"] = fc_ring_s if front else beside_s
         terms["optimizer_s"] = conv_optimizer_s + fc_optimizer_s
     allocation = costs.allocation
     ring_bytes = 2 * (allocation.conv_workers - 1) * conv_bytes + 2 * (allocation.fc_workers - 1) * fc_bytes
-    return Prediction(allocation, costs.samples, ring_bytes + up_bytes + down_bytes, terms)
+    return Prediction(allocation, costs.samples, ring_bytes + sum(size for _, size in (*ups, *downs)), terms)
 
 
 def exposed_s(steps: Iterable[tuple[float, int]], s_per_byte: float, backlog_s: float = 0.0) -> float:
@@ -247,27 +259,27 @@ def exposed_s(steps: Iterable[tuple[float, int]], s_per_byte: float, backlog_s: 
     return backlog_s
 
 
-def _up(costs: Costs, crossing: list[Tensor]) -> tuple[float, float]:
-    """Seconds and bytes of the boundary tensors plus the targets on their way to the hosts."""
-    payload_bytes = sum(costs.traffic.payload_bytes(tensor.value) for tensor in crossing)
-    payload_bytes += costs.traffic.samples * costs.target_bytes
+def _message(
+    costs: Costs, crossing: list[Tensor], target_bytes: int = 0, *, to_all: bool = False
+) -> tuple[float, float]:
+    """Seconds and bytes of tensors, and of targets, between the CONV ranks and their hosts, one way or the other.
+
+    Of a replicated tensor a host gets one copy; what it makes itself it sends `to_all`, and gets as many gradients.
+    """
+    payload_bytes = sum(costs.traffic.payload_bytes(tensor.value, to_all=to_all) for tensor in crossing)
+    payload_bytes += costs.traffic.samples * target_bytes
     if not payload_bytes:
         return 0.0, 0.0
     loads_s = (
-        sum(costs.up_s(link, tensor) for tensor in crossing) + link.samples * costs.target_bytes * link.s_per_byte
+        sum(costs.up_s(link, tensor, to_all=to_all) for tensor in crossing)
+        + link.samples * target_bytes * link.s_per_byte
         for link in costs.links
     )
     return costs.latency_s + max(loads_s), payload_bytes
 
 
-def _down(costs: Costs, crossing: list[Tensor]) -> tuple[float, float]:
-    """Seconds and bytes of the gradients on their way back."""
-    returned = [tensor for tensor in crossing if tensor.value.requires_grad]
-    payload_bytes = sum(costs.traffic.payload_bytes(tensor.value) for tensor in returned)
-    if not payload_bytes:
-        return 0.0, 0.0
-    loads_s = (sum(costs.down_s(link, tensor) for tensor in returned) for link in costs.links)
-    return costs.latency_s + max(loads_s), payload_bytes
+def _with_gradient(crossing: list[Tensor]) -> list[Tensor]:
+    return [tensor for tensor in crossing if tensor.value.requires_grad]
 
 
 def _whole_model(graph: OpGraph, device: Device, samples: int) -> tuple[dict[str, float], list[tuple[float, int]]]:

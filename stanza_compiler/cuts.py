@@ -76,16 +76,16 @@ class Cuts:
                 yield fc_groups
 
 
-def cut_space(graph: OpGraph, rules: Rules) -> Cuts:
+def cut_space(graph: OpGraph, rules: Rules, *, one_cut: bool = True) -> Cuts:
     """Merge what must stay together, also where two groups read each other, and close the pins.
 
-    Together stay the rules' groups, ops that share a trainable parameter, and a tuple (an op whose output is
-    no tensor) with its readers.
+    Together stay the rules' groups, a tuple (an op whose output is no tensor) with its readers and, unless FC may
+    have two segments around CONV's, the ops that use one parameter.
     """
     network: nx.DiGraph[str] = nx.DiGraph()
     placed = [op.name for op in graph.ops if not op.is_size]
     network.add_nodes_from(placed)
-    network.add_edges_from((earlier, later) for earlier, later, _ in precedences(graph, rules))
+    network.add_edges_from((earlier, later) for earlier, later, _ in precedences(graph, rules, one_cut=one_cut))
     # A component is numbered by its last op: all that it reads, in program order, ends before.
     position = {name: number for number, name in enumerate(placed)}
     components = [tuple(sorted(names, key=position.__getitem__)) for names in nx.strongly_connected_components(network)]
@@ -108,27 +108,31 @@ def cut_space(graph: OpGraph, rules: Rules) -> Cuts:
     )
 
 
-def precedences(graph: OpGraph, rules: Rules) -> Iterator[tuple[str, str, str]]:
-    """(earlier, later, why): if the earlier op is in FC, the later one is too. Together is both ways."""
+def precedences(graph: OpGraph, rules: Rules, *, one_cut: bool = True) -> Iterator[tuple[str, str, str]]:
+    """(earlier, later, why): the later op is never in an earlier segment. Together is both ways."""
     placed = {op.name for op in graph.ops if not op.is_size}
-    users: dict[str, list[str]] = {}
-    for op in graph.ops:
-        for parameter in op.parameters:
-            users.setdefault(parameter, []).append(op.name)
     for reader, sources in tensor_reads(graph).items():
         for source in sources:
             if source in placed:
                 yield source, reader, f"{reader} reads {source}"
                 if graph.op[source].output is None:
                     yield reader, source, f"{reader} reads {source}, which yields no tensor that could be sent"
-    for parameter, names in users.items():
-        if graph.parameter[parameter].trainable:
-            yield from _both_ways([name for name in names if name in placed], f"share the parameter {parameter}")
+    for parameter, names in parameter_users(graph).items() if one_cut else ():
+        yield from _both_ways([name for name in names if name in placed], f"share the parameter {parameter}")
     for group in rules.together:
         yield from _both_ways([name for name in group if name in placed], "must share a segment")
     for earlier, later in rules.order:
         if earlier in placed and later in placed:
             yield earlier, later, f"{later} must not run in an earlier segment than {earlier}"
+
+
+def parameter_users(graph: OpGraph) -> dict[str, list[str]]:
+    """The ops that use each parameter: one role holds it."""
+    users: dict[str, list[str]] = {}
+    for op in graph.ops:
+        for parameter in op.parameters:
+            users.setdefault(parameter, []).append(op.name)
+    return users
 
 
 def members(groups: int) -> Iterator[int]:

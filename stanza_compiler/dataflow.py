@@ -18,8 +18,24 @@ class Tensor:
     is_output: bool
 
     def crosses(self, fc_ops: frozenset[str]) -> bool:
-        """Whether it is made where CONV runs and needed where FC runs."""
-        return self.maker not in fc_ops and (self.is_output or not fc_ops.isdisjoint(self.readers))
+        """Whether it is made where CONV runs and needed where FC runs, FC standing behind."""
+        return self.goes_up(frozenset(), fc_ops)
+
+    def goes_to_front(self, front: frozenset[str]) -> bool:
+        """Whether it is an input, which CONV's ranks read, that FC's ops in front of CONV need."""
+        return self.maker is None and not front.isdisjoint(self.readers)
+
+    def comes_down(self, front: frozenset[str], back: frozenset[str]) -> bool:
+        """Whether FC makes it in front and CONV needs it; what FC needs of it behind stays where it is."""
+        if self.maker is None or self.maker not in front:
+            return False
+        return (self.is_output and not back) or any(name not in front and name not in back for name in self.readers)
+
+    def goes_up(self, front: frozenset[str], back: frozenset[str]) -> bool:
+        """Whether CONV has it and FC needs it behind CONV, not having got it in front."""
+        if self.maker in front or self.maker in back or not back or self.goes_to_front(front):
+            return False
+        return self.is_output or not back.isdisjoint(self.readers)
 
 
 def tensor_reads(graph: OpGraph) -> dict[str, tuple[str, ...]]:

@@ -31,9 +31,10 @@ class Link:
     copies: int
     s_per_byte: float
 
-    def payload_bytes(self, value: Value) -> float:
+    def payload_bytes(self, value: Value, *, to_all: bool = False) -> float:
+        """Bytes of a value on its way to the host, or from a host that made it `to_all` its ranks."""
         if value.kind == "replicated":
-            return self.copies * value.bytes_at(0)
+            return (self.ranks if to_all else self.copies) * value.bytes_at(0)
         return self.samples * value.bytes_per_sample + self.ranks * value.constant_bytes
 
     def carries(self, other: "Link") -> bool:

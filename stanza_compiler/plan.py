@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import asdict, dataclass, fields
+from itertools import zip_longest
 from typing import Any, Literal
 
 from stanza_compiler.errors import UsageError
@@ -182,6 +183,16 @@ class Plan:
     """Why one FC host must see the whole batch; empty when several may share it."""
     state_dict: tuple[str, ...] = ()
     """The model's state_dict keys in their own order."""
+
+    @property
+    def sequence(self) -> tuple[tuple[Role, tuple[str, ...]], ...]:
+        """(role, op names) of every segment in the order in which a step runs them: the roles take turns."""
+        first, *others = self.stages
+        turns = zip_longest(first.segments, *(stage.segments for stage in others))
+        roles = [stage.role for stage in self.stages]
+        return tuple(
+            (role, names) for turn in turns for role, names in zip(roles, turn, strict=True) if names is not None
+        )
 
     def stage(self, role: Role) -> Stage:
         return next(stage for stage in self.stages if stage.role == role)

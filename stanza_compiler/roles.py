@@ -1,9 +1,14 @@
-"""Which ops are compute-heavy: the ones that every rank should share."""
+"""Which ops are compute-heavy, the ones that every rank should share, and which are no lookups."""
+
+from collections.abc import Iterator
 
 from stanza_compiler.opgraph import OpGraph
 
 # How many times its share of the parameter bytes an op's share of the FLOPs must be.
 COMPUTE_FACTOR = 2.0
+
+# And at most how many times it may be that of an op of FC in front of CONV.
+LOOKUP_FACTOR = 0.5
 
 
 def compute_heavy(graph: OpGraph) -> tuple[str, ...]:
@@ -12,12 +17,22 @@ def compute_heavy(graph: OpGraph) -> tuple[str, ...]:
     They are CONV's by meaning (Stanza, arXiv 1812.10624): a few FC hosts that compute them leave
     every other rank idle, and such a plan rests on the device model's least certain number, the speed of small work.
     """
-    flops = graph.forward_flops + graph.constant_flops
-    parameter_bytes = graph.parameter_bytes
-    heavy = []
+    return tuple(name for name, flops, size in _shares(graph) if flops and flops >= COMPUTE_FACTOR * size)
+
+
+def no_lookups(graph: OpGraph) -> tuple[str, ...]:
+    """Ops that bring more than half the share of the FLOPs that they bring of the parameter bytes.
+
+    What FC does in front of CONV every rank waits for, at both ends of the step: only tables are worth that.
+    """
+    return tuple(name for name, flops, size in _shares(graph) if flops > LOOKUP_FACTOR * size)
+
+
+def _shares(graph: OpGraph) -> Iterator[tuple[str, float, float]]:
+    """(op, its share of the FLOPs, its share of the parameter bytes)."""
+    all_flops = graph.forward_flops + graph.constant_flops
+    all_bytes = graph.parameter_bytes
     for op in graph.ops:
-        share = (op.forward_flops + op.constant_flops) / flops if flops else 0.0
         own_bytes = sum(graph.parameter[name].bytes for name in op.parameters)
-        if share and share * parameter_bytes >= COMPUTE_FACTOR * own_bytes:
-            heavy.append(op.name)
-    return tuple(heavy)
+        own_flops = op.forward_flops + op.constant_flops
+        yield op.name, own_flops / all_flops if all_flops else 0.0, own_bytes / all_bytes if all_bytes else 0.0

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from stanza_compiler.cost_model import Costs, price_cut
 from stanza_compiler.cuts import Cuts
 from stanza_compiler.dominance import dominance
+from stanza_compiler.front import FrontSpace
 from stanza_compiler.plan import Allocation, Prediction
 from stanza_compiler.sweep import TIE, sweep
 from stanza_compiler.tally import tally
@@ -19,19 +20,23 @@ SEEDS = 8
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A priced plan; `boundary_bytes` cross for one sample on one rank, `fc_groups` is a bit mask."""
+    """A priced plan; `boundary_bytes` cross for one sample on one rank, `fc_groups` is a bit mask.
+
+    `front` are those of the FC ops that run before CONV.
+    """
 
     prediction: Prediction
     costs: Costs
     fc_groups: int
     fc_ops: frozenset[str]
     boundary_bytes: float
+    front: frozenset[str] = frozenset()
     ties: Cuts | None = None
     """The cuts among which the solver left ties to `settled`."""
 
     @property
-    def plan(self) -> tuple[Allocation, int]:
-        return self.prediction.allocation, self.fc_groups
+    def plan(self) -> tuple[Allocation, frozenset[str], frozenset[str]]:
+        return self.prediction.allocation, self.fc_ops, self.front
 
     @property
     def sample_s(self) -> float:
@@ -43,9 +48,9 @@ def search(choices: Sequence[Costs], cuts: Cuts, asked: int | None) -> tuple[Can
 
     Ties go to fewer boundary bytes, fewer FC ops, later FC ops, then fewer hosts. `asked` fixes the FC groups.
     """
-    rivals = [costs for costs in choices if not any(_is_dominated(costs, other) for other in choices)]
+    rivals = [costs for costs in choices if not any(is_dominated(costs, other) for other in choices)]
     if asked is not None:
-        return _ranked([_candidate(costs, cuts, asked) for costs in rivals])
+        return best_first([priced(costs, cuts, asked) for costs in rivals])
     found: list[Candidate] = []
     wide: dict[tuple[int, ...], list[Costs]] = {}
     for start in range(0, len(rivals), AT_ONCE):
@@ -53,12 +58,12 @@ def search(choices: Sequence[Costs], cuts: Cuts, asked: int | None) -> tuple[Can
         sums = tally(some, cuts)
         swept = sweep(sums, cuts, dominance(sums, cuts))
         for costs, plans in zip(some, swept.best, strict=True):
-            found += [_candidate(costs, cuts, fc_groups) for fc_groups in plans]
+            found += [priced(costs, cuts, fc_groups) for fc_groups in plans]
         for window in swept.wide:
             wide.setdefault(window.groups, []).extend(some)
     for groups, costs_there in wide.items():
         found += _solved(costs_there, _within(cuts, groups), found)
-    return _ranked(found)
+    return best_first(found)
 
 
 def _within(cuts: Cuts, groups: tuple[int, ...]) -> Cuts:
@@ -82,7 +87,7 @@ def settled(candidate: Candidate) -> Candidate:
     from stanza_compiler.solver import fewest_bytes
 
     fewest = fewest_bytes(candidate.costs, candidate.ties, at_most_s=candidate.prediction.iteration_s)
-    return candidate if fewest is None else best([candidate, _candidate(candidate.costs, candidate.ties, fewest)])
+    return candidate if fewest is None else best([candidate, priced(candidate.costs, candidate.ties, fewest)])
 
 
 def _solved(choices: Sequence[Costs], cuts: Cuts, known: Sequence[Candidate]) -> list[Candidate]:
@@ -95,7 +100,7 @@ def _solved(choices: Sequence[Costs], cuts: Cuts, known: Sequence[Candidate]) ->
     def price(fc_groups: int) -> None:
         for place, costs in enumerate(choices):
             if (place, fc_groups) not in found:
-                found[place, fc_groups] = replace(_candidate(costs, cuts, fc_groups), ties=cuts)
+                found[place, fc_groups] = replace(priced(costs, cuts, fc_groups), ties=cuts)
 
     # A bound for the solver: the least cut around each op with work, coarsely, then ever finer around the best.
     ladder = tuple(dict.fromkeys(cuts.smallest()))
@@ -115,14 +120,14 @@ def _solved(choices: Sequence[Costs], cuts: Cuts, known: Sequence[Candidate]) ->
         open_places.remove(place)
         costs = choices[place]
         at_most_s = best([*known, *found.values()]).sample_s * costs.samples
-        if _floor_s(costs) <= at_most_s:
+        if floor_s(costs) <= at_most_s:
             cheapest = cheapest_cut(costs, cuts, at_most_s=at_most_s)
             if cheapest is not None:
                 price(cheapest)
     return list(found.values())
 
 
-def _floor_s(costs: Costs) -> float:
+def floor_s(costs: Costs) -> float:
     """No cut is faster: every op on its cheaper side and nothing sent, or nothing computed while rings turn.
 
     CONV's ring and what it overlaps take at least P r for P bytes at r seconds a byte. A colocated link carries
@@ -138,7 +143,7 @@ def _floor_s(costs: Costs) -> float:
     return max(compute_s, forward_s + s_per_byte * sum(op.gradient_bytes for op in costs.ops))
 
 
-def _is_dominated(costs: Costs, other: Costs) -> bool:
+def is_dominated(costs: Costs, other: Costs) -> bool:
     """Whether `other` costs no more for every cut, with fewer hosts for as many CONV workers.
 
     Ten colocated ranks with six hosts have two ranks on the busiest host as with five, and a longer FC ring.
@@ -154,13 +159,62 @@ def _is_dominated(costs: Costs, other: Costs) -> bool:
     )
 
 
-def _candidate(costs: Costs, cuts: Cuts, fc_groups: int) -> Candidate:
-    fc_ops = cuts.ops(fc_groups)
-    boundary_bytes = sum(tensor.value.bytes_at(1) for tensor in costs.tensors if tensor.crosses(fc_ops))
-    return Candidate(price_cut(costs, fc_ops), costs, fc_groups, fc_ops, boundary_bytes)
+def priced(costs: Costs, cuts: Cuts, fc_groups: int, front_groups: int = 0) -> Candidate:
+    """The priced plan with `fc_groups` of `cuts` in FC, those of `front_groups` among them before CONV."""
+    fc_ops, front = cuts.ops(fc_groups), cuts.ops(front_groups)
+    back = fc_ops - front
+    boundary_bytes = sum(
+        tensor.value.bytes_at(1)
+        for tensor in costs.tensors
+        if tensor.goes_to_front(front) or tensor.comes_down(front, back) or tensor.goes_up(front, back)
+    )
+    return Candidate(price_cut(costs, fc_ops, front), costs, fc_groups, fc_ops, boundary_bytes, front)
 
 
-def _ranked(candidates: list[Candidate]) -> tuple[Candidate, ...]:
+def search_front(choices: Sequence[Costs], space: FrontSpace, known: Sequence[Candidate]) -> tuple[Candidate, ...]:
+    """The best plan of each allocation with FC ops in front, where it beats all of `known` and those before it."""
+    orders = space.orders()
+    if not orders:
+        return ()
+    from stanza_compiler.front_solver import cheapest_front
+
+    found: list[Candidate] = []
+    for costs in choices:
+        if any(is_dominated(costs, other) for other in choices):
+            continue
+        for order in orders:
+            best_known = best([*known, *found]) if known or found else None
+            at_most_s = best_known.sample_s * costs.samples if best_known else _ceiling_s(costs)
+            # Once more within what was found, because the solver's tolerance is a share of its bound.
+            while floor_s(costs) <= at_most_s:
+                plan = cheapest_front(costs, space, order, at_most_s=at_most_s)
+                if plan is None:
+                    break
+                front, back = plan
+                found.append(priced(costs, space.cuts, front | back, front))
+                before_s, at_most_s = at_most_s, found[-1].prediction.iteration_s
+                if at_most_s > 0.5 * before_s:
+                    break
+    return best_first(found)
+
+
+def _ceiling_s(costs: Costs) -> float:
+    """No plan is slower: every op on both sides, every tensor sent five times, both rings over all gradients."""
+    compute_s = sum(op.conv_forward_s + op.conv_backward_s + op.fc_forward_s + op.fc_backward_s for op in costs.ops)
+    gradient_bytes = sum(op.gradient_bytes for op in costs.ops)
+    ring_s = sum(
+        channel.latency_s + gradient_bytes * channel.s_per_byte for channel in (costs.conv_ring, costs.fc_ring)
+    )
+    payload_s = sum(
+        sum(costs.up_s(link, tensor, to_all=True) + costs.up_s(link, tensor) for tensor in costs.tensors)
+        + link.samples * costs.target_bytes * link.s_per_byte
+        for link in costs.links
+    )
+    optimizer_s = 2 * gradient_bytes * costs.optimizer_s_per_byte
+    return 1e-9 + compute_s + ring_s + 5 * (costs.latency_s + payload_s) + optimizer_s
+
+
+def best_first(candidates: Sequence[Candidate]) -> tuple[Candidate, ...]:
     if not candidates:
         return ()
     winner = best(candidates)

@@ -1,11 +1,12 @@
 """Graphs written as numbers: published networks, and random ones for the planner to be compared on."""
 
 from dataclasses import replace
-from itertools import combinations
+from itertools import combinations, product
 
 from hypothesis import strategies as st
 
 from stanza_compiler.cuts import Cuts
+from stanza_compiler.dataflow import tensor_reads
 from stanza_compiler.opgraph import Kind, Op, OpGraph, Parameter, Rules, Value
 
 
@@ -117,6 +118,42 @@ def every_cut(cuts: Cuts) -> tuple[int, ...]:
     for number, earlier in enumerate(cuts.earlier):
         sides = [side for side in sides if not earlier & side] + [side | 1 << number for side in sides]
     return tuple(side for side in sides if cuts.is_legal(side))
+
+
+def legal_fronts(graph: OpGraph, rules: Rules) -> list[tuple[frozenset[str], frozenset[str]]]:
+    """(front, behind) of every plan with something trained in front, by the meaning of the rules."""
+    placed = [op.name for op in graph.ops if not op.is_size]
+    reads = tensor_reads(graph)
+    trained = {each.name for each in graph.parameters if each.trainable}
+    plans = []
+    for levels in product((0, 1, 2), repeat=len(placed)):
+        level = dict(zip(placed, levels, strict=True))
+        pairs = [(source, name) for name in placed for source in reads[name] if source in level]
+        if any(
+            level[one] > level[other]
+            for one, other in (*pairs, *((a, b) for a, b in rules.order if a in level and b in level))
+        ):
+            continue
+        if any(graph.op[one].output is None and level[one] != level[other] for one, other in pairs):
+            continue
+        if any(len({level[name] for name in group if name in level}) > 1 for group in rules.together):
+            continue
+        if any(level[name] != 1 for name in rules.conv_only if name in level):
+            continue
+        if any(level[name] != 2 for name in rules.fc_only if name in level):
+            continue
+        roles: dict[str, set[bool]] = {}
+        for name in placed:
+            for used in graph.op[name].parameters:
+                roles.setdefault(used, set()).add(level[name] == 1)
+        if any(len(both) > 1 for both in roles.values()):
+            continue
+        sides = [[name for name in placed if level[name] == number] for number in (0, 1, 2)]
+        has_work = [any(graph.op[name].has_work for name in side) for side in sides]
+        trains = any(trained & set(graph.op[name].parameters) for name in sides[0])
+        if trains and has_work[1] and (has_work[2] or not sides[2]):
+            plans.append((frozenset(sides[0]), frozenset(sides[2])))
+    return plans
 
 
 @st.composite
