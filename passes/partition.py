@@ -16,7 +16,7 @@ from stanza_compiler.cost_model import (
     price_cut,
     with_network,
 )
-from stanza_compiler.cuts import Cuts, cut_space
+from stanza_compiler.cuts import Cuts, cut_space, precedences
 from stanza_compiler.dataflow import size_segments, tensors
 from stanza_compiler.errors import PlanError
 from stanza_compiler.front import FrontSpace, front_of, front_space
@@ -59,7 +59,7 @@ def partition(graph: OpGraph, rules: Rules, cluster: Cluster, request: Request) 
     for placement in PLACEMENTS:
         here = [each for each in costs if each.allocation.placement == placement]
         if front:
-            found[placement] = best_first([_requested(each, graph, fronts, request, front) for each in here])
+            found[placement] = best_first([_requested(each, graph, rules, fronts, request, front) for each in here])
             continue
         found[placement] = search(here, cuts, asked)
         if asked is None:
@@ -154,16 +154,23 @@ def _cluster_entry(cluster: Cluster) -> dict[str, Any]:
     return {**entry, "device": device.pop("name"), **device}
 
 
-def _requested(costs: Costs, graph: OpGraph, space: FrontSpace, request: Request, front: frozenset[str]) -> Candidate:
+def _requested(
+    costs: Costs, graph: OpGraph, rules: Rules, space: FrontSpace, request: Request, front: frozenset[str]
+) -> Candidate:
     """The plan asked for, whose FC ops stand before CONV, and maybe behind it as well.
 
     Raises PlanError when it is illegal.
     """
+    level = {op.name: 0 if op.name in front else 2 if op.name in (request.fc_ops or ()) else 1 for op in graph.ops}
+    for earlier, later, why in precedences(graph, rules, one_cut=False):
+        if level[earlier] > level[later]:
+            what = f"the plan is no legal cut: {why}, and would run in an earlier segment"
+            raise PlanError(graph.name, what, f"move {earlier} or {later}, or leave it to the compiler")
     groups = space.cuts.group
     fc_groups = sum(1 << number for number in {groups[name] for name in request.fc_ops or () if name in groups})
     front_groups = sum(1 << number for number in {groups[name] for name in front})
     if not space.is_legal(front_groups, fc_groups & ~front_groups):
-        what = "the plan is no legal cut: its FC ops stand before CONV, and break an order, a tie or a rule"
+        what = "the plan is no legal cut: it parts ops that use one parameter, or one side has no work"
         raise PlanError(graph.name, what, "move the cut, or leave it to the compiler")
     return priced(costs, space.cuts, fc_groups, front_groups)
 
