@@ -56,6 +56,8 @@ def split(traced: Trace, plan: Plan, graph: OpGraph) -> Stages:
 class _Splitter:
     def __init__(self, traced: Trace, plan: Plan, graph: OpGraph) -> None:
         self.traced, self.plan, self.place = traced, plan, graph.name
+        self.values = graph.value
+        self.inputs = [value.name for value in graph.inputs]
         self.nodes = {name: node for node, name in traced.names.items()}
         self.output = next(iter(reversed(traced.graph.nodes)))
         self.is_size = {op.name for op in graph.ops if op.is_size}
@@ -67,16 +69,19 @@ class _Splitter:
         runs = [(role, frozenset(names)) for role, names in self.plan.sequence]
         last = len(runs) - 1
         needs = []
-        for index, (_, names) in enumerate(runs):
+        for index, (role, names) in enumerate(runs):
             readers = [node for name, node in self.nodes.items() if name in names and name not in self.is_size]
-            needs.append(self._needed([*readers, self.output] if index == last else readers, names, index))
+            needed, sizes = self._needed([*readers, self.output] if index == last else readers, names, role)
+            if role == "conv" and any(self.is_replaced(self.nodes[name], names, role) for name in sizes):
+                needed |= self._batched_input(needed)
+            needs.append((needed, sizes))
         segments = []
         for index, (role, names) in enumerate(runs):
             needed, sizes = needs[index]
             takes = tuple(name for name in self.nodes if name in needed)
             later = set().union(*(names for names, _ in needs[index + 1 :]))
             gives = tuple(name for name in self.nodes if name in names and name in later)
-            copy = _Copy(self, names, sizes, takes, index)
+            copy = _Copy(self, names, sizes, takes, role)
             segments.append(
                 Segment(role, copy.graph(self.output), takes, (), self.traced.result)
                 if index == last
@@ -86,7 +91,7 @@ class _Splitter:
         assert crossing == {boundary.name for boundary in self.plan.boundary}, (crossing, self.plan.boundary)
         return Stages(tuple(segments))
 
-    def _needed(self, readers: list[fx.Node], own: frozenset[str], index: int) -> tuple[set[str], set[str]]:
+    def _needed(self, readers: list[fx.Node], own: frozenset[str], role: Role) -> tuple[set[str], set[str]]:
         """Names of the values that `readers` use and their segment does not make, and of the sizes that they use."""
         needed: set[str] = set()
         sizes: set[str] = set()
@@ -98,14 +103,14 @@ class _Splitter:
                     continue
                 if name in self.is_size:
                     sizes.add(name)
-                    waiting += [] if self.is_replaced(argument, own, index) else [argument]
+                    waiting += [] if self.is_replaced(argument, own, role) else [argument]
                 elif name not in own:
                     needed.add(name)
         return needed, sizes
 
-    def is_replaced(self, node: fx.Node, own: frozenset[str], index: int) -> bool:
-        """Whether a later segment takes this size or device from a tensor that it has, the maker's not being one."""
-        if index == 0 or self.traced.names.get(node) not in self.anyones:
+    def is_replaced(self, node: fx.Node, own: frozenset[str], role: Role) -> bool:
+        """Whether a segment takes this size or device from a tensor that it has, not having the one it is of."""
+        if self.traced.names.get(node) not in self.anyones:
             return False
         sources = list(node.all_input_nodes)
         while sources:
@@ -113,15 +118,20 @@ class _Splitter:
             name = self.traced.names.get(source)
             if name in self.is_size:
                 sources += source.all_input_nodes
-            elif name is not None and name not in own:
+            elif name is not None and name not in own and not (role == "conv" and name in self.inputs):
                 return True
         return False
 
+    def _batched_input(self, taken: set[str]) -> set[str]:
+        """An input, which CONV's ranks have, for a segment that needs the size of the batch and takes nothing of it."""
+        if any(self.values[name].batch_axis is not None for name in taken):
+            return set()
+        return set([name for name in self.inputs if self.values[name].batch_axis is not None][:1])
+
     def at_hand(self, takes: tuple[str, ...], *, batched: bool) -> tuple[str, int]:
         """The first tensor among `takes`, a batched one if asked for, and its batch axis."""
-        boundary = {tensor.name: tensor for tensor in self.plan.boundary}
         for name in takes:
-            axis = boundary[name].batch_axis if name in boundary else None
+            axis = self.values[name].batch_axis
             if not batched or axis is not None:
                 return name, axis or 0
         raise PlanError(self.place, "the cut leaves the FC part no batched tensor", "cut elsewhere: --cut-after")
@@ -139,9 +149,9 @@ class _Copy:
     """One segment's graph in the making."""
 
     def __init__(
-        self, splitter: _Splitter, own: frozenset[str], sizes: set[str], takes: tuple[str, ...], index: int
+        self, splitter: _Splitter, own: frozenset[str], sizes: set[str], takes: tuple[str, ...], role: Role
     ) -> None:
-        self.splitter, self.own, self.takes, self.index = splitter, own, takes, index
+        self.splitter, self.own, self.takes, self.role = splitter, own, takes, role
         self.made = fx.Graph()
         self.copies: dict[fx.Node, fx.Node] = {}
         for name in takes:
@@ -163,7 +173,7 @@ class _Copy:
     def _copied(self, node: fx.Node) -> fx.Node:
         if node in self.copies:
             return self.copies[node]
-        if self.splitter.is_replaced(node, self.own, self.index):
+        if self.splitter.is_replaced(node, self.own, self.role):
             copied = self._from_what_is_at_hand(node)
         else:
             for argument in node.all_input_nodes:

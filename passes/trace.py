@@ -97,7 +97,9 @@ def _believed(
     layers = {path for path, module in source.module.named_modules() if path and is_leaf(module)}
     setting = Setting(front_end, training=True, leaves=frozenset(layers | opaque.keys()))
     training = trace_once(source, setting)
-    evaluation = trace_once(source, replace(setting, training=False)) if training.reads_mode else training
+    # A graph that is to be believed is made twice in any case: what differs then, such as the time, Python froze.
+    twice = training.reads_mode or bool(expected)
+    evaluation = trace_once(source, replace(setting, training=False)) if twice else training
     forbid_random(source, setting, training, evaluation)
     _share_attributes(training.root, evaluation)
     merged = merge(training.traced, evaluation.traced)

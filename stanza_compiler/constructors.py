@@ -113,7 +113,7 @@ def _line(module: nn.Module, short: bool) -> str:
             positional += [_literal(item, short) for item in value]
         elif parameter.default is inspect.Parameter.empty and parameter.name != "kernel_size":
             positional.append(_literal(value, short))
-        elif parameter.default is inspect.Parameter.empty or not _same(value, parameter.default):
+        elif parameter.default is inspect.Parameter.empty or not _same(value, parameter.default, short):
             keywords.append(f"{parameter.name}={_literal(value, short and 'Conv' in type(module).__name__)}")
     for name in _frozen_dtype(module):
         keywords.append(f"dtype={name}")
@@ -190,8 +190,9 @@ def _literal(value: Any, short: bool) -> str:
     raise ValueError(f"{type(value).__name__} has no literal")
 
 
-def _same(value: Any, default: Any) -> bool:
-    if isinstance(value, tuple) and isinstance(default, int) and not isinstance(default, bool):
+def _same(value: Any, default: Any, short: bool) -> bool:
+    """Whether an argument may be left out; with `short`, (0, 0) is 0."""
+    if short and isinstance(value, tuple) and isinstance(default, int) and not isinstance(default, bool):
         return all(item == default for item in value)
     return type(value) is type(default) and not isinstance(value, torch.Tensor) and bool(value == default)
 

@@ -23,6 +23,8 @@ def state_of(module: nn.Module) -> dict[str, tuple[torch.Size, torch.dtype]]:
     ("module", "line"),
     [
         (nn.Linear(3, 2), "nn.Linear(3, 2)"),
+        (nn.MaxPool3d((2, 2, 2), padding=(0, 0, 0)),
+         "nn.MaxPool3d(kernel_size=(2, 2, 2), stride=(2, 2, 2), padding=(0, 0, 0))"),
         (nn.Linear(3, 2, bias=False), "nn.Linear(3, 2, bias=False)"),
         (nn.Linear(3, 2, dtype=torch.float64), "nn.Linear(3, 2, dtype=torch.float64)"),
         (nn.Conv2d(3, 64, 11, stride=4, padding=2), "nn.Conv2d(3, 64, kernel_size=11, stride=4, padding=2)"),

@@ -9,7 +9,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "stanza_compiler"
-THIRD_PARTY = {"torch", "networkx", "scipy", "numpy", "jinja2", "typer", "click", "rich", "onnx"}
+THIRD_PARTY = {"torch", "networkx", "scipy", "numpy", "jinja2", "typer", "click", "rich", "onnx", "onnx_ir"}
 
 
 def _imports(path: Path) -> Iterator[str]:

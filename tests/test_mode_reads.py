@@ -54,7 +54,7 @@ def test_a_model_is_exported_in_eval_mode_too_where_that_may_differ_and_again_wh
     export, seen = torch.export.export, []
     monkeypatch.setattr(torch.export, "export", lambda *args, **kwargs: seen.append(1) or export(*args, **kwargs))
     model, x = kind(), torch.randn(5, 6)
-    traced = trace(source_of(model, torch.randn(4, 6)), front_end="export")
+    traced = trace(source_of(model, torch.randn(4, 6)), front_end="export", verify=False)
     assert len(seen) == exports
     expected = copy.deepcopy(model).eval()(x)
     traced.root.eval()
