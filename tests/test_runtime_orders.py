@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from tests.launch import build_program, edit, run
+from tests.launch import build_program, edit, launch, run
 from tests.test_runtime_exactness import State, assert_equal, part
 
 LENGTH, BATCH, STEPS = 22, 10, 5
@@ -134,13 +134,45 @@ def test_a_table_in_front_that_is_also_the_head_behind_trains_as_in_one_process(
     assert losses == pytest.approx(expected_losses, rel=1e-5)
 
 
-@pytest.mark.parametrize("unlisted", [False, True], ids=["planned", "kept-tensor-not-in-the-plan"])
-def test_parts_of_different_width_run_one_by_one_in_front_and_behind(tmp_path: Path, unlisted: bool) -> None:
-    folder = tied_program(tmp_path / "out")
-    if unlisted:
-        edit(folder / "plan.json", '    {"name": "gain", "kind": "replicated", "batch_axis": null},\n', "")
-    exported, _ = train(folder, 3, "--conv-workers", 2, RAGGED="1")
+def test_what_a_step_sends_is_sent_once(tmp_path: Path) -> None:
+    train(tied_program(tmp_path / "out"), 3, "--conv-workers", 2)
+    first = json.loads((tmp_path / "m.jsonl").read_text().splitlines()[0])
+    # by hand, for 10 items of 7 tokens: ids and targets of 8 bytes up; emb down and its gradient up, h up and its
+    # gradient down, 6 floats a token each; gain to both ranks and its gradient back; a ring of two over the 206
+    # parameters of CONV
+    assert first["bytes_sent"] == 70 * (8 + 8 + 4 * 6 * 4) + 2 * 2 * 6 * 4 + 2 * 206 * 4
+
+
+def test_parts_of_different_width_run_one_by_one_in_front_and_behind(tmp_path: Path) -> None:
+    exported, _ = train(tied_program(tmp_path / "out"), 3, "--conv-workers", 2, RAGGED="1")
     assert_tied(exported, sgd(tied_weights(), ragged_loss)[0])
+
+
+def test_of_a_kept_tensor_that_the_plan_does_not_list_nothing_need_be_known(tmp_path: Path) -> None:
+    folder = tied_program(tmp_path / "out")
+    edit(folder / "fc_stage.py", "self.gain.tanh()\n", "self.gain.tanh(), self.table(ids).flatten()\n")
+    edit(folder / "fc_stage.py", "return self.head(", "emb = emb.view(h.shape)\n        return self.head(")
+    edit(folder / "train.py", 'gives=("emb", "gain")', 'gives=("emb", "gain", "flat")')
+    edit(folder / "train.py", 'takes=("emb", "gain", "h", "ids")', 'takes=("flat", "gain", "h", "ids")')
+    exported, _ = train(folder, 3, "--placement", "colocated", "--fc-workers", 1)
+    assert_tied(exported, sgd(tied_weights(), tied_loss)[0])
+
+
+def test_a_host_that_fails_in_front_ends_the_job_with_its_own_error(tmp_path: Path) -> None:
+    folder = tied_program(tmp_path / "out")
+    edit(
+        folder / "fc_stage.py",
+        "        return self.table(ids),",
+        "        self.runs = getattr(self, 'runs', 0) + 1\n"
+        "        if self.runs == 3:  # of the rehearsal, of step 1, of step 2\n"
+        "            raise OSError('no table')\n"
+        "        return self.table(ids),",
+    )
+    results = launch(folder, 3, "--steps", 5, "--conv-workers", 2)
+    assert [result.status for result in results] == [1, 1, 1]
+    lines = [result.err.strip().splitlines()[-1] for result in results]
+    assert lines[2] == "error: rank 2 (fc host 0), step 2: OSError: no table"
+    assert lines[0].startswith("error: rank 0 (conv 0), step 2: EdgeError: header from rank 2")
 
 
 @pytest.mark.parametrize("stage", ["conv", "fc"])

@@ -127,6 +127,6 @@ class Assembly:
 
     def _leaf(self, index: int, tensor: Tensor, shares: tuple[tuple[int, int, int | None], ...]) -> Shared:
         wire = self._wires[index]
-        leaf = Shared(index, tensor.detach().requires_grad_(wire.requires_grad), wire.batch_axis, shares)
+        leaf = Shared(tensor.detach().requires_grad_(wire.requires_grad), wire.batch_axis, shares, index)
         self.leaves.append(leaf)
         return leaf

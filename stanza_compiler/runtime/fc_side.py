@@ -12,6 +12,7 @@ from .allreduce import GradientSum
 from .assembly import Assembly, Delivery
 from .counting import GlobalCount, gather
 from .groups import Groups
+from .held import Held
 from .layout import Layout
 from .loss import Loss, measure
 from .optimizer import make_updater
@@ -20,10 +21,10 @@ from .program import Program
 from .receiver import Receiver
 from .routes import Route
 from .sender import Sender
-from .shares import Shared, share_out
+from .shares import Shared
 from .standin import REHEARSAL, parameters_behind
 from .stopwatch import Stopwatch
-from .wires import Message, Wire, describe_wires, is_sender
+from .wires import Message, is_sender
 
 
 class FcSide:
@@ -58,14 +59,12 @@ class FcSide:
         self._sum: GradientSum | None = None
         self._fronts: set[Tensor] = set()
         self._deliveries: list[Delivery] = []
-        self._parts: dict[str, dict[int, Tensor]] = {}
-        self._given: dict[str, list[Shared]] = {}
         self._kept_leaves: dict[str, list[Shared]] = {}
-        self._gradients: dict[str, dict[int, Tensor]] = {}
+        self._held = Held(kinds)
 
     def describe(self, route: Route) -> Message:
         """The form of what the CONV segment of `route` will be sent, once the stage has run on stand-ins."""
-        return Message(self._describe(route.crossing), None, 0)
+        return Message(self._held.describe(route.crossing), None, 0)
 
     def receive(self, route: Route, step: int, samples: Sequence[int], watch: Stopwatch) -> None:
         """Wait for the parts of the block's ranks, and put them together with what was kept for this segment."""
@@ -74,7 +73,7 @@ class FcSide:
         if not own:
             return
         receiver = self.receivers[route.number]
-        assembly = Assembly(receiver.message, own, self._device, kept=self._describe(route.kept))
+        assembly = Assembly(receiver.message, own, self._device, kept=self._held.describe(route.kept))
         receiver.receive(
             step,
             own,
@@ -82,14 +81,14 @@ class FcSide:
             is_sent=lambda wire, rank: is_sender(wire, rank, self._block, samples),
         )
         for rank in own:
-            assembly.keep(rank, [self._parts[name][rank] for name in route.kept])
+            assembly.keep(rank, self._held.values(route.kept, rank))
         self._deliveries = assembly.join(
-            apart=any(self._kinds[name].kind == "per-rank" for name in route.segment.gives)
+            apart=any(self._kinds[name].kind == "per-rank" for name in route.segment.gives if name in self._kinds)
         )
         watch.add("up_s", receiver.receive_s)
         if not route.is_last:
             for index, name in enumerate(route.crossing):
-                self._parts[name] = {rank: assembly.part(rank, index) for rank in own}
+                self._held.keep(name, {rank: assembly.part(rank, index) for rank in own})
         first_kept = len(receiver.message.wires)
         self._kept_leaves = {
             name: [leaf for leaf in assembly.leaves if leaf.wire == index]
@@ -110,7 +109,7 @@ class FcSide:
                 else:
                     given = (result,) if len(segment.gives) == 1 else result
                     for name, tensor in zip(segment.gives, given, strict=True):
-                        self._give(name, tensor, delivery)
+                        self._held.give(name, tensor, delivery.samples)
         if route.is_last:
             self.loss = reduce(add, losses) if losses else None
 
@@ -118,7 +117,7 @@ class FcSide:
         """Send every rank its part of what the CONV segment takes; return the bytes sent."""
         sent = 0
         for rank, count in self._own(samples).items():
-            values = [self._parts[name][rank] for name in route.crossing]
+            values = self._held.values(route.crossing, rank)
             sent += self.senders[route.number].send(step, values, peer=rank, samples=count)
         receiver = self.receivers[route.number - 1]
         if self._deliveries and receiver.started_at is not None:
@@ -129,7 +128,7 @@ class FcSide:
         """Wait for the gradients of what the CONV segment took."""
         for rank in self._own(samples):
             for index, gradient in self.senders[route.number].collect(rank).items():
-                self._add_gradient(route.crossing[index], rank, gradient)
+                self._held.add_gradient(route.crossing[index], rank, gradient)
 
     def backward(self, route: Route, samples: Sequence[int], watch: Stopwatch) -> None:
         """Propagate this host's share of the global mean, or the gradients of what the segment gave.
@@ -137,15 +136,9 @@ class FcSide:
         Input gradients leave as soon as they exist.
         """
         with watch("fc_backward_s"):
-            if route.is_last:
-                count = self._count.of_step(self.loss, samples)
-                loss = self.loss.mean_over(count) if self.loss is not None else None
-                roots: list[tuple[Tensor, Tensor | None]] = [(loss, None)] if loss is not None else []
-            else:
-                roots = [*self._roots(route)]
+            roots = [root for root in self._roots(route, samples) if root[0].requires_grad]
             if self._sum is not None:
                 self._sum.arm(later=self._fronts if route.number else ())
-            roots = [root for root in roots if root[0].requires_grad]
             if roots:
                 torch.autograd.backward([tensor for tensor, _ in roots], [gradient for _, gradient in roots])
             receiver = self.receivers[route.number]
@@ -153,7 +146,7 @@ class FcSide:
             for name, leaves in self._kept_leaves.items():
                 for leaf in leaves:
                     for rank, piece in leaf.pieces(leaf.tensor.grad) if leaf.tensor.grad is not None else ():
-                        self._add_gradient(name, rank, piece)
+                        self._held.add_gradient(name, rank, piece)
             self._kept_leaves = {}
         if self._deliveries and receiver.started_at is not None and receiver.returned_at is not None:
             watch.add("turnaround_s", receiver.returned_at - receiver.started_at)
@@ -173,41 +166,26 @@ class FcSide:
 
     def finish_rehearsal(self) -> None:
         """See which parameters a front segment reaches: their gradients come last."""
-        given = [leaf.tensor for leaves in self._given.values() for leaf in leaves]
-        self._fronts = parameters_behind(given)
+        self._fronts = parameters_behind([*self._held.given()])
         self._finish_transfers()
 
     def _own(self, samples: Sequence[int]) -> dict[int, int]:
         """The part sizes of the block's ranks, empty ones left out."""
         return {rank: samples[rank] for rank in self._block if samples[rank]}
 
-    def _describe(self, names: Sequence[str]) -> tuple[Wire, ...]:
-        return describe_wires({name: next(iter(self._parts[name].values())) for name in names}, (), self._kinds)
-
-    def _give(self, name: str, tensor: Tensor, delivery: Delivery) -> None:
-        shared = share_out(tensor, 0, self._kinds[name], delivery.samples, name)
-        self._given.setdefault(name, []).append(shared)
-        self._parts.setdefault(name, {}).update(shared.pieces(tensor))
-
-    def _add_gradient(self, name: str, rank: int, gradient: Tensor) -> None:
-        gradients = self._gradients.setdefault(name, {})
-        gradients[rank] = gradients[rank] + gradient if rank in gradients else gradient
-
-    def _roots(self, route: Route) -> list[tuple[Tensor, Tensor]]:
-        """What the segment gave, with its gradients put together."""
-        roots = []
-        for name in route.segment.gives:
-            for shared in self._given.get(name, []):
-                gradient = shared.gradient(self._gradients.get(name, {}))
-                if gradient is not None:
-                    roots.append((shared.tensor, gradient))
-        return roots
+    def _roots(self, route: Route, samples: Sequence[int]) -> list[tuple[Tensor, Tensor | None]]:
+        """Where backward through a segment begins: the loss, or what it gave with the gradients of that."""
+        if not route.is_last:
+            return [*self._held.roots(route.segment.gives)]
+        count = self._count.of_step(self.loss, samples)
+        return [(self.loss.mean_over(count), None)] if self.loss is not None else []
 
     def _finish_transfers(self) -> int:
         """Wait until all has left; return the bytes of returned gradients."""
         for sender in self.senders.values():
             sender.finish()
-        self._deliveries, self._parts, self._given, self._kept_leaves, self._gradients = [], {}, {}, {}, {}
+        self._deliveries, self._kept_leaves = [], {}
+        self._held.clear()
         return sum(receiver.finish() for receiver in self.receivers.values())
 
     def _make_sum(self) -> GradientSum | None:

@@ -48,19 +48,23 @@ def find_routes(segments: tuple[Segment, ...]) -> tuple[Route, ...]:
 
 
 def find_kinds(program: Program, plan: PlanFile) -> Mapping[str, Crossing]:
-    """How each tensor that a segment takes or gives is put together.
+    """How each tensor that a segment takes is put together.
 
-    The plan need not list a tensor that only goes from one FC segment to the other: of such a one nothing is known,
-    so both run once per rank. Raises ValueError where that is impossible because a host must see the whole batch.
+    The plan need not list what only goes from one FC segment to the other: of such a tensor nothing is known, so both
+    run once per rank. Raises ValueError where a tensor that crosses is not listed, and where a host must see the whole
+    batch.
     """
     kinds = {
         name: Crossing("replicated" if example.batch_axis is None else "batched", example.batch_axis)
         for name, example in program.example_inputs.items()
     }
     kinds |= plan.boundary
-    for name in (name for segment in program.segments for name in (*segment.takes, *segment.gives)):
-        if name not in kinds:
-            if plan.single_host:
-                raise ValueError(f"plan.json: boundary lacks '{name}', and a host must see the whole batch")
-            kinds[name] = Crossing("per-rank", None)
+    for route in find_routes(program.segments):
+        for name in route.crossing:
+            if name not in kinds:
+                raise ValueError(f"plan.json: boundary lacks '{name}', which segment {route.number} takes")
+        for name in route.kept if route.segment.role == "fc" else ():
+            if name not in kinds and plan.single_host:
+                raise ValueError(f"plan.json: boundary lacks '{name}', and one FC host must see the whole batch")
+            kinds.setdefault(name, Crossing("per-rank", None))
     return kinds

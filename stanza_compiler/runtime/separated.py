@@ -90,10 +90,10 @@ class SeparatedTrainer:
                     self._connect(route)
                 if route.segment.role == "conv" or not route.is_last:
                     self._forward(route, REHEARSAL, samples, watch)
-        if conv is not None:
-            conv.finish_rehearsal(next(route for route in self._routes if route.segment.role == "conv"))
-        if fc is not None:
-            fc.finish_rehearsal()
+            if conv is not None:
+                conv.finish_rehearsal(next(route for route in self._routes if route.segment.role == "conv"))
+            if fc is not None:
+                fc.finish_rehearsal()
 
     def step(self, number: int, items: Sequence[int]) -> Record:
         """Train on one global batch: forward through the segments, backward the other way, update."""

@@ -14,13 +14,13 @@ from .plan_file import Crossing
 class Shared:
     """A tensor of a host, and whose it is: `shares` are (rank, offset, length) along `axis`, in rank order.
 
-    Length None means the whole tensor. `wire` is the tensor's place in its message.
+    Length None means the whole tensor. `wire` is the place of a received tensor in its message.
     """
 
-    wire: int
     tensor: Tensor
     axis: int
     shares: tuple[tuple[int, int, int | None], ...]
+    wire: int = -1
 
     def pieces(self, tensor: Tensor) -> list[tuple[int, Tensor]]:
         """Each rank's slice of `tensor`, which is this one or its gradient."""
@@ -45,14 +45,14 @@ class Shared:
         return torch.cat(rows, self.axis)
 
 
-def share_out(tensor: Tensor, wire: int, crossing: Crossing, samples: Mapping[int, int], name: str) -> Shared:
+def share_out(tensor: Tensor, crossing: Crossing, samples: Mapping[int, int], name: str) -> Shared:
     """What one execution gave, shared among the ranks whose `samples` it ran on.
 
     Raises DisagreementError when a batched tensor has no whole number of rows per sample.
     """
     axis = crossing.batch_axis or 0
     if len(samples) == 1 or crossing.kind == "replicated":
-        return Shared(wire, tensor, axis, tuple((rank, 0, None) for rank in samples))
+        return Shared(tensor, axis, tuple((rank, 0, None) for rank in samples))
     assert crossing.kind == "batched", name
     rows, odd = divmod(tensor.shape[axis], sum(samples.values()))
     if odd:
@@ -60,7 +60,7 @@ def share_out(tensor: Tensor, wire: int, crossing: Crossing, samples: Mapping[in
             f"'{name}' has {tensor.shape[axis]} rows along axis {axis} for {sum(samples.values())} samples"
         )
     lengths = [rows * count for count in samples.values()]
-    return Shared(wire, tensor, axis, in_a_row(list(samples), lengths))
+    return Shared(tensor, axis, in_a_row(list(samples), lengths))
 
 
 def in_a_row(ranks: Sequence[int], lengths: Sequence[int]) -> tuple[tuple[int, int, int], ...]:
