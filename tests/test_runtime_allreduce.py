@@ -71,6 +71,36 @@ def test_only_the_last_backward_before_finish_starts_buckets(started: list[int])
     assert gradient(layer.bias).tolist() == [12.0] * 4
 
 
+def test_a_parameter_that_a_later_backward_reaches_too_is_not_summed_before_it(started: list[int]) -> None:
+    tied, behind = nn.Linear(3, 3, bias=False), nn.Linear(3, 2, bias=False)
+    reducer = GradientSum([(tied.weight, False), (behind.weight, False)], None, bucket_bytes=1)
+    x = torch.randn(4, 3)
+    front = tied(x)
+    leaf = front.detach().requires_grad_()
+    reducer.arm(later=[tied.weight])
+    behind(tied(leaf)).sum().backward()
+    assert started == [6]
+    reducer.arm()
+    front.backward(leaf.grad)
+    assert started == [6, 9]
+    own = gradient(tied.weight).clone()
+    reducer.finish()
+    assert torch.equal(gradient(tied.weight), own)
+    tied.zero_grad()
+    behind.zero_grad()
+    behind(tied(tied(x))).sum().backward()
+    assert torch.allclose(own, 2 * gradient(tied.weight))
+
+
+def test_a_gradient_that_grows_after_its_sum_has_started_is_an_error(started: list[int]) -> None:
+    layer = nn.Linear(2, 2, bias=False)
+    reducer = GradientSum([(layer.weight, False)], None)
+    reducer.arm()
+    layer(torch.ones(1, 2)).sum().backward()
+    with pytest.raises(AssertionError, match="a gradient grew"):
+        layer(torch.ones(1, 2)).sum().backward()
+
+
 def test_sparse_gradients_stay_sparse_and_travel_alone(started: list[int]) -> None:
     table, layer = nn.Embedding(6, 2, sparse=True), nn.Linear(2, 1)
     reducer = GradientSum([(table.weight, True), *((p, False) for p in layer.parameters())], None)

@@ -15,7 +15,7 @@ def assemble(parts: dict[int, dict[str, Tensor]], kinds: dict[str, Crossing], ta
     """An assembly whose slots hold the parts; ranks with samples: 1 has 2, 2 has 1."""
     tensors, template = flatten({"label": targets[1]})
     message = Message(describe_wires(parts[1], tensors, kinds), template, 1)
-    assembly = Assembly(message, [1, 2], (3, 2, 1, 0), CPU)
+    assembly = Assembly(message, {1: 2, 2: 1}, CPU)
     for rank, values in parts.items():
         tensors = (*values.values(), targets[rank])
         for slot, value in zip(assembly.slots(rank, [tuple(t.shape) for t in tensors]), tensors, strict=True):
@@ -36,9 +36,9 @@ def test_batched_parts_are_one_tensor_in_rank_order_and_its_gradient_goes_back_i
             value.requires_grad_()
     assembly = assemble(parts, kinds, {1: torch.tensor([7, 8]), 2: torch.tensor([9])})
     (delivery,) = assembly.join()
-    assert delivery.samples == 3
+    assert delivery.samples == {1: 2, 2: 1}
     assert delivery.targets["label"].tolist() == [7, 8, 9]
-    for tensor, expected in zip(delivery.tensors, full.values(), strict=True):
+    for tensor, expected in zip(delivery.tensors.values(), full.values(), strict=True):
         assert torch.equal(tensor, expected)
         assert tensor.is_leaf
         assert tensor.requires_grad
@@ -56,9 +56,9 @@ def test_per_rank_tensors_and_ragged_targets_give_each_rank_a_delivery_of_its_ow
     even = {1: torch.tensor([1, 2]), 2: torch.tensor([3])}
     for kinds, targets in ((batched, ragged), ({"rows": Crossing("per-rank", None)}, even)):
         deliveries = assemble(parts, kinds, targets).join()
-        assert [delivery.samples for delivery in deliveries] == [2, 1]
+        assert [delivery.samples for delivery in deliveries] == [{1: 2}, {2: 1}]
         for rank, delivery in zip((1, 2), deliveries, strict=True):
-            assert torch.equal(delivery.tensors[0], parts[rank]["rows"])
+            assert torch.equal(delivery.tensors["rows"], parts[rank]["rows"])
             assert torch.equal(delivery.targets["label"], targets[rank])
 
 
@@ -66,4 +66,4 @@ def test_parts_of_different_width_are_not_put_together() -> None:
     parts = {1: {"rows": torch.randn(2, 2)}, 2: {"rows": torch.randn(1, 3)}}
     even = {1: torch.tensor([1, 2]), 2: torch.tensor([3])}
     deliveries = assemble(parts, {"rows": Crossing("batched", 0)}, even).join()
-    assert [delivery.tensors[0].shape for delivery in deliveries] == [(2, 2), (1, 3)]
+    assert [delivery.tensors["rows"].shape for delivery in deliveries] == [(2, 2), (1, 3)]

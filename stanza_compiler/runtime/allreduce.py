@@ -1,6 +1,6 @@
 """A bucketed asynchronous sum of gradients over the hosts of a stage."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -24,7 +24,7 @@ class _Bucket:
 class GradientSum:
     """Sums gradients over a group, each bucket as soon as its last gradient exists.
 
-    Buckets start in the same fixed order on every rank. Only a backward between `arm` and `finish` starts them;
+    Buckets start in the same fixed order on every rank. Only backwards between `arm` and `finish` start them;
     `finish` starts the rest, zeros standing in for absent gradients, and puts the sums into `.grad`.
 
         backward   fc2.weight ─┐ fc2.bias ─┐   fc1.weight ──┐ fc1.bias ─┐
@@ -44,12 +44,14 @@ class GradientSum:
         self._bucket_of = {id(parameter): bucket for bucket in self._buckets for parameter in bucket.parameters}
         self._started = 0
         self._armed = False
+        self._later: frozenset[int] = frozenset()
         for parameter, _ in parameters:
             parameter.register_post_accumulate_grad_hook(self._on_gradient)  # type: ignore[no-untyped-call]  # torch gives it no types
 
-    def arm(self) -> None:
-        """The next backward is the last one before `finish`."""
+    def arm(self, later: Iterable[Tensor] = ()) -> None:
+        """The next backward is the last one before `finish` that reaches a parameter, but for those in `later`."""
         self._armed = True
+        self._later = frozenset(map(id, later))
 
     def finish(self) -> int:
         """Wait until every gradient is the sum over the group; return the bytes this rank sent.
@@ -67,13 +69,15 @@ class GradientSum:
             bucket.work.wait()
             sent += (size - 1) * rows if bucket.sparse else 2 * (size - 1) * _bytes(bucket.payload) // size
             _put_back(bucket)
-        self._started, self._armed = 0, False
+        self._started, self._armed, self._later = 0, False, frozenset()
         return sent
 
     def _on_gradient(self, parameter: Tensor) -> None:
-        if not self._armed:
+        if not self._armed or id(parameter) in self._later:
             return
-        self._bucket_of[id(parameter)].arrived.add(id(parameter))
+        arrived = self._bucket_of[id(parameter)].arrived
+        assert id(parameter) not in arrived, "a gradient grew after its sum had started"
+        arrived.add(id(parameter))
         while self._started < len(self._buckets):
             bucket = self._buckets[self._started]
             if len(bucket.arrived) < len(bucket.parameters):

@@ -1,43 +1,24 @@
 """The parts of several CONV ranks put together into what an FC segment takes."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from .shares import Shared, in_a_row
 from .tree import unflatten
 from .wires import Message, Wire
 
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """What one execution of an FC segment takes: tensors of `samples` samples from one or several ranks."""
+    """What one execution of an FC segment takes: tensors by name, of the `samples` of one or several ranks."""
 
-    tensors: tuple[Tensor, ...]
+    tensors: dict[str, Tensor]
     targets: Any
-    samples: int
-
-
-@dataclass(frozen=True, slots=True)
-class Leaf:
-    """A tensor of a delivery, and whose it is: `shares` are (rank, offset, length) along `axis`.
-
-    Length None means the whole tensor.
-    """
-
-    wire: int
-    tensor: Tensor
-    axis: int
-    shares: tuple[tuple[int, int, int | None], ...]
-
-    def pieces(self, gradient: Tensor) -> list[tuple[int, Tensor]]:
-        """Each rank's slice of this leaf's gradient."""
-        return [
-            (rank, gradient if length is None else gradient.narrow(self.axis, offset, length))
-            for rank, offset, length in self.shares
-        ]
+    samples: dict[int, int]
 
 
 class Assembly:
@@ -45,28 +26,48 @@ class Assembly:
 
     Parts that are batched along axis 0 are received into slices of one buffer. The parts become one delivery unless
     a per-rank tensor is among them, or the ranks bring different shapes: then each rank's part is a delivery of
-    its own. A replicated tensor is the first rank's, for all deliveries.
+    its own. A replicated tensor is the first rank's, for all deliveries. To what a message brought the host adds
+    what it kept of an earlier segment.
     """
 
-    def __init__(self, message: Message, ranks: Sequence[int], samples: Sequence[int], device: torch.device) -> None:
-        """`samples` are the part sizes of all CONV ranks, not 0 for `ranks`."""
-        self._message, self._ranks, self._samples, self._device = message, ranks, samples, device
+    def __init__(
+        self, message: Message, samples: Mapping[int, int], device: torch.device, *, kept: Sequence[Wire] = ()
+    ) -> None:
+        """`samples` are the part sizes by rank, none of them 0."""
+        self._message, self._samples, self._device = message, samples, device
+        self._wires = (*message.wires, *kept)
         self._buffers: dict[int, Tensor] = {}
         self._parts: dict[int, list[Tensor]] = {}
-        self.leaves: list[Leaf] = []
+        self.leaves: list[Shared] = []
 
     def slots(self, rank: int, shapes: Sequence[tuple[int, ...]]) -> list[Tensor]:
         """Where the tensors of `rank`, of these shapes, are to be received."""
         self._parts[rank] = [self._slot(index, rank, shape) for index, shape in enumerate(shapes)]
-        return self._parts[rank]
+        return list(self._parts[rank])
 
-    def join(self) -> list[Delivery]:
-        """The deliveries, in rank order, once all slots are filled; `leaves` are the tensors in them."""
-        if len(self._ranks) == 1 or all(self._is_mergeable(index, wire) for index, wire in enumerate(self._wires)):
-            groups = [list(self._ranks)]
+    def keep(self, rank: int, tensors: Sequence[Tensor]) -> None:
+        """Add the part of `rank` of what the host kept, once its slots are given."""
+        parts = self._parts[rank]
+        for tensor in tensors:
+            slot = self._slot(len(parts), rank, tuple(tensor.shape))
+            slot.copy_(tensor.detach())
+            parts.append(slot)
+
+    def part(self, rank: int, wire: int) -> Tensor:
+        """What `rank` brought, or the first rank for all."""
+        return self._parts[rank if self._wires[wire].kind != "replicated" else next(iter(self._samples))][wire]
+
+    def join(self, *, apart: bool = False) -> list[Delivery]:
+        """The deliveries, in rank order, once all slots are filled; `leaves` are the tensors in them.
+
+        `apart` asks for one per rank.
+        """
+        ranks = list(self._samples)
+        if not apart and all(self._is_mergeable(index, wire) for index, wire in enumerate(self._wires)):
+            groups = [ranks]
         else:
-            groups = [[rank] for rank in self._ranks]
-        first = self._ranks[0]
+            groups = [[rank] for rank in ranks]
+        first = ranks[0]
         shared = {
             index: self._leaf(index, self._parts[first][index], ((first, 0, None),))
             for index, wire in enumerate(self._wires)
@@ -74,21 +75,17 @@ class Assembly:
         }
         return [self._delivery(members, shared) for members in groups]
 
-    @property
-    def _wires(self) -> tuple[Wire, ...]:
-        return self._message.wires
-
     def _slot(self, index: int, rank: int, shape: tuple[int, ...]) -> Tensor:
         wire = self._wires[index]
         dtype = getattr(torch, wire.dtype)
         if wire.kind == "batched" and wire.batch_axis == 0:
             rows = shape[0] // self._samples[rank]
-            whole = (rows * sum(self._samples[other] for other in self._ranks), *shape[1:])
+            whole = (rows * sum(self._samples.values()), *shape[1:])
             if index not in self._buffers:
                 self._buffers[index] = torch.empty(whole, dtype=dtype, device=self._device)
             buffer = self._buffers[index]
             if buffer.shape == whole and shape[0] == rows * self._samples[rank]:
-                start = rows * sum(self._samples[other] for other in self._ranks if other < rank)
+                start = rows * sum(self._samples[other] for other in self._samples if other < rank)
                 return buffer[start : start + shape[0]]
         return torch.empty(shape, dtype=dtype, device=self._device)
 
@@ -105,29 +102,31 @@ class Assembly:
             forms.add((rows, *sizes))
         return len(forms) == 1
 
-    def _delivery(self, members: list[int], shared: dict[int, Leaf]) -> Delivery:
+    def _delivery(self, members: list[int], shared: dict[int, Shared]) -> Delivery:
         tensors = tuple(
             (shared[index] if index in shared else self._joined(index, wire, members)).tensor
             for index, wire in enumerate(self._wires)
         )
-        boundary = len(tensors) - self._message.target_tensors
-        targets = unflatten(self._message.targets, tensors[boundary:])
-        return Delivery(tensors[:boundary], targets, sum(self._samples[rank] for rank in members))
+        start, stop = len(self._message.wires) - self._message.target_tensors, len(self._message.wires)
+        taken = {
+            wire.name: tensor
+            for index, (wire, tensor) in enumerate(zip(self._wires, tensors, strict=True))
+            if not start <= index < stop
+        }
+        targets = unflatten(self._message.targets, tensors[start:stop])
+        return Delivery(taken, targets, {rank: self._samples[rank] for rank in members})
 
-    def _joined(self, index: int, wire: Wire, members: list[int]) -> Leaf:
+    def _joined(self, index: int, wire: Wire, members: list[int]) -> Shared:
         pieces = [self._parts[rank][index] for rank in members]
         if len(members) == 1:
             return self._leaf(index, pieces[0], ((members[0], 0, None),))
         lengths = [piece.shape[wire.batch_axis] for piece in pieces]
-        shares = tuple(
-            (rank, sum(lengths[:number]), length)
-            for number, (rank, length) in enumerate(zip(members, lengths, strict=True))
-        )
+        shares = in_a_row(members, lengths)
         whole = self._buffers[index] if wire.batch_axis == 0 else torch.cat(pieces, wire.batch_axis)
         return self._leaf(index, whole, shares)
 
-    def _leaf(self, index: int, tensor: Tensor, shares: tuple[tuple[int, int, int | None], ...]) -> Leaf:
+    def _leaf(self, index: int, tensor: Tensor, shares: tuple[tuple[int, int, int | None], ...]) -> Shared:
         wire = self._wires[index]
-        leaf = Leaf(index, tensor.detach().requires_grad_(wire.requires_grad), wire.batch_axis, shares)
+        leaf = Shared(tensor.detach().requires_grad_(wire.requires_grad), wire.batch_axis, shares, index)
         self.leaves.append(leaf)
         return leaf

@@ -1,134 +1,204 @@
 """What a CONV rank does in a step."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from .assembly import Assembly
 from .batches import Batch, Source
+from .counting import GlobalCount
 from .groups import Groups
 from .layout import Layout
+from .loss import Loss, measure
 from .optimizer import make_updater
-from .outbox import Outbox
-from .plan_file import Crossing, PlanFile
-from .program import Program, Segment
+from .plan_file import Crossing
+from .program import Program
+from .receiver import Receiver
 from .replicas import allreduce_bytes, replicate
-from .standin import backward_zero, find_trained, standin_items, unchanged_buffers
+from .routes import Route
+from .sender import Sender
+from .standin import REHEARSAL, backward_zero, find_trained, unchanged_buffers
 from .stopwatch import Stopwatch
 from .tree import flatten
-from .wires import Message, describe_wires
+from .wires import Message, describe_wires, is_sender
 
 
 class ConvSide:
-    """The CONV stage on this rank's own part of the batch."""
+    """The CONV stage on this rank's own part of the batch; its ends of messages by the segment that takes them."""
 
     def __init__(
-        self, program: Program, layout: Layout, groups: Groups, *, stage: nn.Module, source: Source, rank: int
+        self,
+        program: Program,
+        layout: Layout,
+        groups: Groups,
+        kinds: Mapping[str, Crossing],
+        *,
+        stage: nn.Module,
+        source: Source,
+        rank: int,
+        device: torch.device,
     ) -> None:
         self.stage = stage
-        self._program, self._layout, self._groups, self._source, self._rank = program, layout, groups, source, rank
+        self.loss: Loss | None = None
+        self.senders: dict[int, Sender] = {}
+        self.receivers: dict[int, Receiver] = {}
+        self._program, self._layout, self._groups, self._kinds = program, layout, groups, kinds
+        self._source, self._rank, self._device = source, rank, device
+        self._host = layout.host_of(rank)
         self._updater = make_updater(program.hooks, stage)
+        self._count = GlobalCount(groups.counts)
         self._replica: nn.Module = stage
-        self._outbox: Outbox | None = None
         self._trained: tuple[str, ...] = ()
         self._batch: Batch | None = None
         self._values: dict[str, Tensor] = {}
         self._gradients: dict[str, Tensor] = {}
+        self._standin_batch: Batch | None = None
+        self._standin_values: dict[str, Tensor] = {}
         self._standin = ExitStack()
         self._sent_at = 0.0
 
-    def describe(self, items: Sequence[int], everyones: Sequence[int], plan: PlanFile) -> Message:
-        """The form of what this rank will send, seen from a run on a stand-in."""
-        batch = self._source.load(standin_items(items, everyones))
-        first, second = self._program.segments
-        with unchanged_buffers(self.stage):
-            values = {**batch.inputs, **self._run(first, batch.inputs, self.stage)}
-            self._trained = find_trained(self.stage, [values[name] for name in first.gives])
-        tensors, template = self._targets(batch)
-        boundary = {name: values[name] for name in second.takes}
-        kinds = {**_kinds_of_inputs(self._program), **plan.boundary}
-        return Message(describe_wires(boundary, tensors, kinds), template, len(tensors))
+    def describe(self, route: Route) -> Message:
+        """The form of what the FC segment of `route` will be sent, once the stage has run on a stand-in."""
+        assert self._batch is not None
+        tensors, template = flatten(self._targets(route, self._batch))
+        taken = {name: self._values[name] for name in route.crossing}
+        return Message(describe_wires(taken, tensors, self._kinds), template, len(tensors))
 
-    def connect(self, outbox: Outbox) -> None:
-        """Take the way to the host, join the other CONV ranks."""
-        self._outbox = outbox
-        self._replica = replicate(self.stage, self._trained, self._groups.conv)
-
-    def forward(self, segment: Segment, items: Sequence[int], everyones: Sequence[int], watch: Stopwatch) -> None:
-        """Run a segment on this rank's items; on a stand-in where it has none but the others wait for it."""
+    def load(self, items: Sequence[int]) -> None:
+        """Begin a step with this rank's items."""
+        self.loss = None
         self._batch = self._source.load(items) if items else None
+        self._values = dict(self._batch.inputs) if self._batch is not None else {}
+
+    def receive(self, route: Route, step: int, samples: Sequence[int], watch: Stopwatch) -> None:
+        """Wait for what the host gave this rank's CONV segment."""
+        if self._batch is None:
+            return
+        receiver = self.receivers[route.number]
+        sizes = {self._host: samples[self._rank]}
+        assembly = Assembly(receiver.message, sizes, self._device)
+        receiver.receive(step, sizes, slots=assembly.slots)
+        if self._host != self._rank:
+            watch.add("round_trip_s", time.perf_counter() - self._sent_at)
+        (delivery,) = assembly.join()
+        self._values |= delivery.tensors
+        if step != REHEARSAL:
+            receiver.expect(assembly.leaves)
+
+    def forward(self, route: Route, watch: Stopwatch) -> None:
+        """Run the segment on this rank's items; on the stand-in where it has none but the others wait for it."""
         if self._batch is not None:
             with watch("conv_forward_s"):
-                self._values = {**self._batch.inputs, **self._run(segment, self._batch.inputs, self._replica)}
+                self._run(route, self._batch)
         elif self._replica is not self.stage:
+            assert self._standin_batch is not None
             self._standin.enter_context(unchanged_buffers(self.stage))
-            inputs = self._source.load(standin_items(items, everyones)).inputs
-            self._values = self._run(segment, inputs, self._replica)
+            self._values = dict(self._standin_values)
+            self._run(route, self._standin_batch)
 
-    def send(self, segment: Segment, step: int, samples: Sequence[int]) -> int:
-        """Send what the FC `segment` takes; return the bytes sent."""
+    def send(self, route: Route, step: int, samples: Sequence[int]) -> int:
+        """Send what an FC segment takes; return the bytes sent."""
         if self._batch is None:
             return 0
-        assert self._outbox is not None
-        tensors, _ = self._targets(self._batch)
-        sent = self._outbox.send(step, [*(self._values[name] for name in segment.takes), *tensors], samples)
+        targets, _ = flatten(self._targets(route, self._batch))
+        tensors = [*(self._values[name] for name in route.crossing), *targets]
+        block = self._layout.block_of(self._host)
+        sent = self.senders[route.number].send(
+            step,
+            tensors,
+            peer=self._host,
+            samples=samples[self._rank],
+            is_sent=lambda wire: is_sender(wire, self._rank, block, samples),
+        )
         self._sent_at = time.perf_counter()
         return sent
 
-    def collect(self, segment: Segment, watch: Stopwatch) -> None:
-        """Wait for the gradients of what the FC `segment` took."""
+    def collect(self, route: Route, watch: Stopwatch) -> None:
+        """Wait for the gradients of what an FC segment took."""
         if self._batch is None:
             return
-        assert self._outbox is not None
-        # DistributedDataParallel averages: n times the gradient makes its mean the sum over the ranks.
-        scale = self._layout.conv_workers if self._replica is not self.stage else 1
-        received = self._outbox.collect()
-        if self._outbox.is_remote and received:
+        received = self.senders[route.number].collect(self._host)
+        if self._host != self._rank and received:
             watch.add("round_trip_s", time.perf_counter() - self._sent_at)
-        self._gradients = {
-            name: received[index] * scale for index, name in enumerate(segment.takes) if index in received
+        self._gradients |= {
+            name: received[index] * self._scale for index, name in enumerate(route.crossing) if index in received
         }
 
-    def backward(self, segment: Segment, watch: Stopwatch) -> None:
-        """Propagate the gradients of what `segment` gave; its parameters' gradients are summed on the way."""
+    def backward(self, route: Route, samples: Sequence[int], watch: Stopwatch) -> None:
+        """Propagate the gradients of what the segment gave; its parameters' gradients are summed on the way."""
         with watch("conv_backward_s"):
-            if self._batch is None:
-                backward_zero([self._values[name] for name in segment.gives if name in self._values])
+            if route.is_last:
+                self._backward_from_loss(samples)
+            elif self._batch is None:
+                backward_zero([self._values[name] for name in route.segment.gives if name in self._values])
             else:
-                roots = [name for name in segment.gives if name in self._gradients]
+                roots = [name for name in route.segment.gives if name in self._gradients]
                 if roots:
                     torch.autograd.backward(
                         [self._values[name] for name in roots], [self._gradients[name] for name in roots]
                     )
+            for receiver in self.receivers.values():
+                receiver.return_rest()
         self._standin.close()
 
     def finish(self, watch: Stopwatch) -> int:
-        """Update the parameters; return the bytes that summing their gradients sent."""
-        if self._outbox is not None:
-            self._outbox.finish()
+        """Update the parameters; return the bytes sent for their gradients and for those of received tensors."""
+        sent = self._finish_transfers() + allreduce_bytes(self.stage, self._trained, self._groups.conv)
         self._values, self._gradients = {}, {}
-        sent = allreduce_bytes(self.stage, self._trained, self._groups.conv)
         if self._updater is not None:
             with watch("optimizer_s"):
                 self._updater.step()
         return sent
 
-    def _run(self, segment: Segment, inputs: dict[str, Tensor], module: nn.Module) -> dict[str, Tensor]:
-        call: Any = module if segment.method == "forward" else getattr(self.stage, segment.method)
-        result = call(*(inputs[name] for name in segment.takes))
-        given = (result,) if len(segment.gives) == 1 else result
-        return dict(zip(segment.gives, given, strict=True))
+    def finish_rehearsal(self, route: Route) -> None:
+        """See which parameters were reached from the segment's result, then join the other CONV ranks."""
+        assert self._batch is not None
+        if route.is_last:
+            assert self.loss is not None
+            results = [self.loss.total]
+        else:
+            results = [self._values[name] for name in route.segment.gives]
+        self._trained = find_trained(self.stage, results)
+        self._finish_transfers()
+        self._standin_batch = self._batch
+        self._standin_values = {name: self._values[name].detach() for name in route.segment.takes}
+        self._replica = replicate(self.stage, self._trained, self._groups.conv)
+        for receiver in self.receivers.values():
+            receiver.scale = self._scale
 
-    def _targets(self, batch: Batch) -> tuple[tuple[Tensor, ...], Any]:
-        """The tensors and the form of the targets, when a loss_fn of the user's wants them."""
-        return flatten(batch.targets if self._program.hooks.loss_fn is not None else None)
+    @property
+    def _scale(self) -> int:
+        """DistributedDataParallel averages: n times the gradient makes its mean the sum over the ranks."""
+        return self._layout.conv_workers if self._replica is not self.stage else 1
 
+    def _run(self, route: Route, batch: Batch) -> None:
+        segment = route.segment
+        result = self._replica(*(self._values[name] for name in segment.takes))
+        if route.is_last:
+            self.loss = measure(self._program.hooks, result, batch.targets, samples=batch.samples)
+        else:
+            given = (result,) if len(segment.gives) == 1 else result
+            self._values |= dict(zip(segment.gives, given, strict=True))
 
-def _kinds_of_inputs(program: Program) -> dict[str, Crossing]:
-    return {
-        name: Crossing("replicated" if example.batch_axis is None else "batched", example.batch_axis)
-        for name, example in program.example_inputs.items()
-    }
+    def _backward_from_loss(self, samples: Sequence[int]) -> None:
+        """Propagate this rank's share of the global mean; the loss of a stand-in weighs nothing."""
+        own = self.loss
+        if self._batch is None:
+            self.loss = None
+        count = self._count.of_step(self.loss, samples)
+        if own is not None and own.total.requires_grad:
+            weight = self._scale / count if self.loss is not None and count else 0.0
+            torch.autograd.backward(own.total, torch.full_like(own.total, weight))
+
+    def _finish_transfers(self) -> int:
+        for sender in self.senders.values():
+            sender.finish()
+        return sum(receiver.finish() for receiver in self.receivers.values())
+
+    def _targets(self, route: Route, batch: Batch) -> Any:
+        """The targets, where they go to the host because it computes a loss_fn of the user's."""
+        return batch.targets if route.is_last and self._program.hooks.loss_fn is not None else None

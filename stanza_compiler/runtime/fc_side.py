@@ -1,66 +1,159 @@
 """What a host of the FC stage does in a step."""
 
-from collections.abc import Sequence
+import time
+from collections.abc import Mapping, Sequence
 from functools import reduce
 from operator import add
-from typing import Any
 
 import torch
-import torch.distributed as dist
-from torch import nn
+from torch import Tensor, nn
 
 from .allreduce import GradientSum
-from .assembly import Delivery
-from .errors import DisagreementError
-from .groups import Groups, sum_count
-from .inbox import Inbox
+from .assembly import Assembly, Delivery
+from .counting import GlobalCount, gather
+from .groups import Groups
+from .held import Held
+from .layout import Layout
 from .loss import Loss, measure
 from .optimizer import make_updater
-from .program import Program, Segment
+from .plan_file import Crossing
+from .program import Program
+from .receiver import Receiver
+from .routes import Route
+from .sender import Sender
+from .shares import Shared
+from .standin import REHEARSAL, parameters_behind
 from .stopwatch import Stopwatch
+from .wires import Message, is_sender
 
 
 class FcSide:
-    """The FC stage on the parts of the CONV ranks of this host's block."""
+    """The FC stage on the parts of the CONV ranks of this host's block.
 
-    def __init__(self, program: Program, groups: Groups, *, stage: nn.Module, inbox: Inbox) -> None:
-        self.stage, self.inbox = stage, inbox
-        self._hooks, self._groups = program.hooks, groups
-        self._updater = make_updater(program.hooks, stage)
-        self._sum: GradientSum | None = None
-        self._counted: bool | None = None
-        self._deliveries: list[Delivery] = []
+    What a segment took or gave is kept by name and rank, for the CONV ranks and for a later segment; the gradients
+    that come back of it meet under the same names.
+
+        segment 0   ids ──> embeddings ──┬── slices ──> CONV ranks ── h ──┐
+                                         └── kept ──────────────────────> segment 2 ──> loss
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        layout: Layout,
+        groups: Groups,
+        kinds: Mapping[str, Crossing],
+        *,
+        stage: nn.Module,
+        rank: int,
+        device: torch.device,
+    ) -> None:
+        self.stage = stage
         self.loss: Loss | None = None
+        self.senders: dict[int, Sender] = {}
+        self.receivers: dict[int, Receiver] = {}
+        self._hooks, self._groups, self._kinds, self._device = program.hooks, groups, kinds, device
+        self._block = layout.block_of(rank)
+        self._updater = make_updater(program.hooks, stage)
+        self._count = GlobalCount(groups.counts)
+        self._sum: GradientSum | None = None
+        self._fronts: set[Tensor] = set()
+        self._deliveries: list[Delivery] = []
+        self._kept_leaves: dict[str, list[Shared]] = {}
+        self._held = Held(kinds)
 
-    def receive(self, step: int, samples: Sequence[int], watch: Stopwatch) -> None:
-        """Wait for the parts of the block's ranks."""
-        self._deliveries = self.inbox.receive(step, samples)
-        watch.add("up_s", self.inbox.receive_s)
+    def describe(self, route: Route) -> Message:
+        """The form of what the CONV segment of `route` will be sent, once the stage has run on stand-ins."""
+        return Message(self._held.describe(route.crossing), None, 0)
 
-    def forward(self, segment: Segment, watch: Stopwatch) -> None:
-        """Run the last segment, once if the parts could be put together, else once per rank."""
+    def receive(self, route: Route, step: int, samples: Sequence[int], watch: Stopwatch) -> None:
+        """Wait for the parts of the block's ranks, and put them together with what was kept for this segment."""
+        own = self._own(samples)
+        self._deliveries = []
+        if not own:
+            return
+        receiver = self.receivers[route.number]
+        assembly = Assembly(receiver.message, own, self._device, kept=self._held.describe(route.kept))
+        receiver.receive(
+            step,
+            own,
+            slots=assembly.slots,
+            is_sent=lambda wire, rank: is_sender(wire, rank, self._block, samples),
+        )
+        for rank in own:
+            assembly.keep(rank, self._held.values(route.kept, rank))
+        self._deliveries = assembly.join(
+            apart=any(self._kinds[name].kind == "per-rank" for name in route.segment.gives if name in self._kinds)
+        )
+        watch.add("up_s", receiver.receive_s)
+        if not route.is_last:
+            for index, name in enumerate(route.crossing):
+                self._held.keep(name, {rank: assembly.part(rank, index) for rank in own})
+        first_kept = len(receiver.message.wires)
+        self._kept_leaves = {
+            name: [leaf for leaf in assembly.leaves if leaf.wire == index]
+            for index, name in enumerate(route.kept, first_kept)
+        }
+        if step != REHEARSAL:
+            receiver.expect([leaf for leaf in assembly.leaves if leaf.wire < first_kept])
+
+    def forward(self, route: Route, watch: Stopwatch) -> None:
+        """Run a segment, once if the parts could be put together, else once per rank."""
+        segment, losses = route.segment, []
         with watch("fc_forward_s"):
-            losses = []
             for delivery in self._deliveries:
-                outputs = getattr(self.stage, segment.method)(*delivery.tensors)
-                losses.append(measure(self._hooks, outputs, delivery.targets, samples=delivery.samples))
+                result = getattr(self.stage, segment.method)(*(delivery.tensors[name] for name in segment.takes))
+                if route.is_last:
+                    samples = sum(delivery.samples.values())
+                    losses.append(measure(self._hooks, result, delivery.targets, samples=samples))
+                else:
+                    given = (result,) if len(segment.gives) == 1 else result
+                    for name, tensor in zip(segment.gives, given, strict=True):
+                        self._held.give(name, tensor, delivery.samples)
+        if route.is_last:
             self.loss = reduce(add, losses) if losses else None
 
-    def backward(self, samples: Sequence[int], watch: Stopwatch) -> None:
-        """Propagate this host's share of the global mean; input gradients leave as soon as they exist."""
+    def send(self, route: Route, step: int, samples: Sequence[int], watch: Stopwatch) -> int:
+        """Send every rank its part of what the CONV segment takes; return the bytes sent."""
+        sent = 0
+        for rank, count in self._own(samples).items():
+            values = self._held.values(route.crossing, rank)
+            sent += self.senders[route.number].send(step, values, peer=rank, samples=count)
+        receiver = self.receivers[route.number - 1]
+        if self._deliveries and receiver.started_at is not None:
+            watch.add("turnaround_s", time.perf_counter() - receiver.started_at)
+        return sent
+
+    def collect(self, route: Route, samples: Sequence[int]) -> None:
+        """Wait for the gradients of what the CONV segment took."""
+        for rank in self._own(samples):
+            for index, gradient in self.senders[route.number].collect(rank).items():
+                self._held.add_gradient(route.crossing[index], rank, gradient)
+
+    def backward(self, route: Route, samples: Sequence[int], watch: Stopwatch) -> None:
+        """Propagate this host's share of the global mean, or the gradients of what the segment gave.
+
+        Input gradients leave as soon as they exist.
+        """
         with watch("fc_backward_s"):
-            count = self._global_count(samples)
+            roots = [root for root in self._roots(route, samples) if root[0].requires_grad]
             if self._sum is not None:
-                self._sum.arm()
-            if self.loss is not None and self.loss.total.requires_grad:
-                torch.autograd.backward(self.loss.mean_over(count))
-            self.inbox.return_rest()
-        if self._deliveries:
-            watch.add("turnaround_s", self.inbox.turnaround_s)
+                self._sum.arm(later=self._fronts if route.number else ())
+            if roots:
+                torch.autograd.backward([tensor for tensor, _ in roots], [gradient for _, gradient in roots])
+            receiver = self.receivers[route.number]
+            receiver.return_rest()
+            for name, leaves in self._kept_leaves.items():
+                for leaf in leaves:
+                    for rank, piece in leaf.pieces(leaf.tensor.grad) if leaf.tensor.grad is not None else ():
+                        self._held.add_gradient(name, rank, piece)
+            self._kept_leaves = {}
+        if self._deliveries and receiver.started_at is not None and receiver.returned_at is not None:
+            watch.add("turnaround_s", receiver.returned_at - receiver.started_at)
 
     def finish(self, watch: Stopwatch) -> int:
-        """Sum the gradients over the hosts, update; return the bytes sent."""
-        sent = self.inbox.finish()
+        """Sum the gradients over the hosts, update; return the bytes sent for gradients."""
+        sent = self._finish_transfers()
         with watch("fc_exposed_s"):
             if self._sum is None:
                 self._sum = self._make_sum()
@@ -71,20 +164,29 @@ class FcSide:
                 self._updater.step()
         return sent
 
-    def _global_count(self, samples: Sequence[int]) -> float:
-        counted = self.loss.counted if self.loss is not None else None
-        if self._counted is None:
-            self._counted = self._agree_on_form(counted)
-        if not self._counted:
-            return float(sum(samples))
-        return sum_count(self.loss.count if self.loss is not None else 0.0, self._groups.counts)
+    def finish_rehearsal(self) -> None:
+        """See which parameters a front segment reaches: their gradients come last."""
+        self._fronts = parameters_behind([*self._held.given()])
+        self._finish_transfers()
 
-    def _agree_on_form(self, counted: bool | None) -> bool:
-        """Whether loss_fn gives (sum, count): a host without samples learns it from the others."""
-        forms = {form for form in _gather(counted, self._groups.counts) if form is not None}
-        if len(forms) != 1:
-            raise DisagreementError("loss_fn gives a mean on some hosts, (sum, count) on others")
-        return bool(forms.pop())
+    def _own(self, samples: Sequence[int]) -> dict[int, int]:
+        """The part sizes of the block's ranks, empty ones left out."""
+        return {rank: samples[rank] for rank in self._block if samples[rank]}
+
+    def _roots(self, route: Route, samples: Sequence[int]) -> list[tuple[Tensor, Tensor | None]]:
+        """Where backward through a segment begins: the loss, or what it gave with the gradients of that."""
+        if not route.is_last:
+            return [*self._held.roots(route.segment.gives)]
+        count = self._count.of_step(self.loss, samples)
+        return [(self.loss.mean_over(count), None)] if self.loss is not None else []
+
+    def _finish_transfers(self) -> int:
+        """Wait until all has left; return the bytes of returned gradients."""
+        for sender in self.senders.values():
+            sender.finish()
+        self._deliveries, self._kept_leaves = [], {}
+        self._held.clear()
+        return sum(receiver.finish() for receiver in self.receivers.values())
 
     def _make_sum(self) -> GradientSum | None:
         """The sum over the parameters that got a gradient in the first step, on whichever host."""
@@ -93,17 +195,8 @@ class FcSide:
         parameters = dict(self.stage.named_parameters())
         own = {name: parameter.grad.is_sparse for name, parameter in parameters.items() if parameter.grad is not None}
         sparse: dict[str, bool] = {}
-        for found in _gather(own, self._groups.counts):
+        for found in gather(own, self._groups.forms):
             sparse |= found
-        return GradientSum(
-            [(parameter, sparse[name]) for name, parameter in parameters.items() if name in sparse],
-            self._groups.hosts,
-        )
-
-
-def _gather(value: Any, group: dist.ProcessGroup | None) -> list[Any]:
-    if group is None:
-        return [value]
-    values: list[Any] = [None] * dist.get_world_size(group)
-    dist.all_gather_object(values, value, group=group)
-    return values
+        # Buckets are filled from the end: the front segment's gradients come last.
+        names = sorted(sparse, key=lambda name: (parameters[name] not in self._fronts, list(parameters).index(name)))
+        return GradientSum([(parameters[name], sparse[name]) for name in names], self._groups.hosts)

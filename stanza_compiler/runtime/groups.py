@@ -1,7 +1,7 @@
 """The process groups of a run."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -10,6 +10,8 @@ import torch
 import torch.distributed as dist
 
 from .layout import Layout
+from .program import Segment
+from .routes import find_routes
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,21 +32,32 @@ class World:
 
 
 @dataclass(frozen=True, slots=True)
+class Channel:
+    """What the message into segment `number` travels on: headers, tensors `there`, their gradients `back`."""
+
+    number: int
+    headers: dist.ProcessGroup
+    there: dist.ProcessGroup
+    back: dist.ProcessGroup
+
+
+@dataclass(frozen=True, slots=True)
 class Groups:
     """One communicator per purpose, so that no two kinds of messages can mix.
 
-    `meta` (gloo, everyone): agreement, headers, weights at the end. `report` (gloo, everyone): metrics. `up`, `down`:
-    boundary tensors and their gradients. `conv`, `hosts`: the gradients of each role. `counts` (gloo): loss
-    counts. None where a role has one rank.
+    `meta` (gloo, everyone): agreement, headers, weights at the end. `report` (gloo, everyone): metrics. `channels`:
+    boundary tensors and their gradients, by the number of the segment that takes them. `conv`, `hosts`: the
+    gradients of each role. `counts` (gloo): loss counts, among the ranks that compute the loss. `forms` (gloo): what
+    hosts ask each other once. None where a role has one rank.
     """
 
     meta: dist.ProcessGroup
     report: dist.ProcessGroup
-    up: dist.ProcessGroup | None
-    down: dist.ProcessGroup | None
+    channels: Mapping[int, Channel]
     conv: dist.ProcessGroup | None
     hosts: dist.ProcessGroup | None
     counts: dist.ProcessGroup | None
+    forms: dist.ProcessGroup | None
 
 
 def choose_backend(asked: str | None, world: World) -> str:
@@ -63,7 +76,9 @@ def choose_device(backend: str, world: World) -> torch.device:
 
 
 @contextmanager
-def connect(layout: Layout, world: World, backend: str, timeout_s: float) -> Iterator[Groups]:
+def connect(
+    layout: Layout, world: World, segments: tuple[Segment, ...], backend: str, timeout_s: float
+) -> Iterator[Groups]:
     """Meet the other ranks; every wait on these groups, the meeting included, ends after `timeout_s` seconds."""
     timeout = timedelta(seconds=timeout_s)
     dist.init_process_group("gloo", timeout=timeout, rank=world.rank, world_size=world.size)
@@ -81,17 +96,24 @@ def connect(layout: Layout, world: World, backend: str, timeout_s: float) -> Ite
                 dist.barrier(made)  # the first call on an nccl group has to be everyone's
             return made
 
+        def channel(number: int, headers: dist.ProcessGroup) -> Channel:
+            there, back = group(everyone, backend), group(everyone, backend)
+            assert there is not None
+            assert back is not None
+            return Channel(number, headers, there, back)
+
         meta, report = dist.group.WORLD, group(everyone, "gloo")
         assert meta is not None
         assert report is not None
+        routes = find_routes(segments) if hosts else ()
         yield Groups(
             meta=meta,
             report=report,
-            up=group(everyone, backend) if hosts else None,
-            down=group(everyone, backend) if hosts else None,
+            channels={route.number: channel(route.number, meta) for route in routes if route.receives},
             conv=group(conv, backend),
             hosts=group(hosts, backend),
-            counts=group(hosts or conv, "gloo"),
+            counts=group(hosts if segments[-1].role == "fc" else conv, "gloo"),
+            forms=group(hosts, "gloo"),
         )
     finally:
         dist.destroy_process_group()

@@ -1,4 +1,4 @@
-"""The few numbers that precede a CONV rank's part: gloo would silently accept a part of another size."""
+"""The few numbers that precede a part: gloo would silently accept a part of another size."""
 
 from collections.abc import Sequence
 
@@ -28,7 +28,7 @@ def read_header(header: Tensor, message: Message, *, rank: int, step: int, sampl
     its_step, its_samples, *sizes = header.tolist()
     if (its_step, its_samples) != (step, samples):
         raise DisagreementError(
-            f"rank {rank} sends {its_samples} samples of step {its_step}, its host expects {samples} of step {step}"
+            f"rank {rank} sends {its_samples} samples of step {its_step}, expected are {samples} of step {step}"
         )
     shapes, position = [], 0
     for wire in message.wires:

@@ -96,6 +96,5 @@ def _times(ranks: list[dict[str, float]], layout: Layout) -> dict[str, float]:
     for host, block in zip(layout.hosts, layout.blocks, strict=True) if len(ranks) > 1 else ():
         trips = [ranks[rank]["round_trip_s"] for rank in block if ranks[rank]["round_trip_s"] >= 0]
         if trips:
-            own = ranks[host]["up_s"] + ranks[host]["turnaround_s"]
-            times["down_s"] = max(times["down_s"], min(trips) - own, 0.0)
+            times["down_s"] = max(times["down_s"], min(trips) - max(ranks[host]["turnaround_s"], 0.0), 0.0)
     return {term: seconds for term, seconds in times.items() if seconds >= 0}

@@ -1,6 +1,7 @@
 """One synchronous step of a layer-separated program."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from typing import Any
 
 import torch
@@ -10,27 +11,28 @@ from .batches import Source
 from .conv_side import ConvSide
 from .fc_side import FcSide
 from .groups import Groups
-from .inbox import Inbox
 from .layout import Layout
 from .merge import in_order, move_state
-from .outbox import Outbox
 from .plan_file import PlanFile
 from .program import Program
+from .receiver import Receiver
+from .routes import Route, find_kinds, find_routes
 from .sampler import split_items
+from .sender import Sender
+from .standin import REHEARSAL, standin_items, unchanged_buffers
 from .stopwatch import Stopwatch
 from .trainer import Record
 from .weights import load_stage
-from .wires import Message
 
 
 class SeparatedTrainer:
     """A rank that trains the CONV stage, hosts the FC stage, or both.
 
-    1 conv  h_i = conv(x_i); send boundary tensors and targets to the host
-    2 fc    H_j = cat(h_i); backward of the host's share of the global mean; slices of dH_j leave
-    3 conv  backward from dh_i; gradients are summed over the CONV ranks on the way
-    4 fc    gradients are summed over the hosts, beside 3
-    5 both  optimiser step
+    forward   of each segment in turn: what it takes goes up to the hosts (every rank's part, put together in rank
+              order) or down to the CONV ranks (each its slice), then it runs; the last one ends in the loss
+    backward  the other way: gradients go back as soon as they exist, each segment adds to its parameters' gradients,
+              which are summed over the ranks of their stage on the way
+    update    both stages
     """
 
     def __init__(
@@ -46,63 +48,70 @@ class SeparatedTrainer:
         facts: Mapping[str, object],
     ) -> None:
         """`source` is None on a rank that only hosts; `facts` have to be equal on all ranks."""
-        assert [segment.role for segment in program.segments] == ["conv", "fc"], "other orders come later"
-        self._program, self._plan, self._layout, self._groups = program, plan, layout, groups
+        self._plan, self._layout, self._groups = plan, layout, groups
         self._rank, self._device, self._facts = rank, device, facts
+        self._routes = find_routes(program.segments)
+        kinds = find_kinds(program, plan)
         self._conv: ConvSide | None = None
         self._fc: FcSide | None = None
         if source is not None:
-            stage = load_stage(program, "conv", device)
-            self._conv = ConvSide(program, layout, groups, stage=stage, source=source, rank=rank)
+            self._conv = ConvSide(
+                program,
+                layout,
+                groups,
+                kinds,
+                stage=load_stage(program, "conv", device),
+                source=source,
+                rank=rank,
+                device=device,
+            )
+        if rank in layout.hosts:
+            self._fc = FcSide(
+                program, layout, groups, kinds, stage=load_stage(program, "fc", device), rank=rank, device=device
+            )
 
     def start(self, items: Sequence[int]) -> None:
-        """Agree on what crosses, then build both ends of the boundary.
+        """Rehearse a step on stand-ins, and before each message agree on its form.
 
         Raises DisagreementError naming rank and tensor.
         """
-        message: Message | None = None
-        if self._conv is not None:
-            own = split_items(tuple(items), self._layout.conv_workers)[self._rank]
-            message = self._conv.describe(own, items, self._plan)
-        agreed = agree(self._facts, message, self._groups.meta)
-        assert agreed is not None
-        inbox = None
-        if self._rank in self._layout.hosts:
-            inbox = Inbox(self._rank, self._layout, self._groups, agreed, self._device)
-            self._fc = FcSide(
-                self._program, self._groups, stage=load_stage(self._program, "fc", self._device), inbox=inbox
-            )
-        if self._conv is not None:
-            self._conv.connect(Outbox(self._rank, self._layout, self._groups, agreed, inbox))
+        conv, fc, watch = self._conv, self._fc, Stopwatch()
+        agree(self._facts, None, self._groups.meta)
+        parts = [standin_items(part, items) for part in self._split(items)]
+        samples = [len(part) for part in parts]
+        if conv is not None:
+            conv.load(parts[self._rank])
+        with ExitStack() as unchanged:
+            for side in (conv, fc):
+                if side is not None:
+                    unchanged.enter_context(unchanged_buffers(side.stage))
+            for route in self._routes:
+                if route.receives:
+                    self._connect(route)
+                if route.segment.role == "conv" or not route.is_last:
+                    self._forward(route, REHEARSAL, samples, watch)
+            if conv is not None:
+                conv.finish_rehearsal(next(route for route in self._routes if route.segment.role == "conv"))
+            if fc is not None:
+                fc.finish_rehearsal()
 
     def step(self, number: int, items: Sequence[int]) -> Record:
         """Train on one global batch: forward through the segments, backward the other way, update."""
         conv, fc, watch, sent = self._conv, self._fc, Stopwatch(), 0
-        parts = split_items(tuple(items), self._layout.conv_workers)
+        parts = self._split(items)
         samples = [len(part) for part in parts]
-        for segment in self._program.segments:
-            if segment.role == "conv" and conv is not None:
-                conv.forward(segment, parts[self._rank], items, watch)
-            elif segment.role == "fc":
-                if conv is not None:
-                    sent += conv.send(segment, number, samples)
-                if fc is not None:
-                    fc.receive(number, samples, watch)
-                    fc.forward(segment, watch)
-        for segment in reversed(self._program.segments):
-            if segment.role == "conv" and conv is not None:
-                conv.backward(segment, watch)
-            elif segment.role == "fc":
-                if fc is not None:
-                    fc.backward(samples, watch)
-                if conv is not None:
-                    conv.collect(segment, watch)
+        if conv is not None:
+            conv.load(parts[self._rank])
+        for route in self._routes:
+            sent += self._forward(route, number, samples, watch)
+        for route in reversed(self._routes):
+            self._backward(route, samples, watch)
+        losses = [side.loss for side in (conv, fc) if side is not None and side.loss is not None]
         if fc is not None:
             sent += fc.finish(watch)
         if conv is not None:
             sent += conv.finish(watch)
-        loss = fc.loss if fc is not None else None
-        return Record(loss.value if loss else 0.0, loss.count if loss else 0.0, sent, watch.seconds)
+        return Record(sum(loss.value for loss in losses), sum(loss.count for loss in losses), sent, watch.seconds)
 
     def state(self) -> dict[str, Any] | None:
         """CONV rank 0's and host 0's tensors, merged on rank 0."""
@@ -113,3 +122,55 @@ class SeparatedTrainer:
         assert self._conv is not None
         assert fc_state is not None
         return in_order(self._plan.state_names, fc_state, self._conv.stage.state_dict())
+
+    def _split(self, items: Iterable[int]) -> tuple[tuple[int, ...], ...]:
+        return split_items(tuple(items), self._layout.conv_workers)
+
+    def _connect(self, route: Route) -> None:
+        """Agree on the message into a segment, then build its ends."""
+        giver: ConvSide | FcSide | None = self._conv
+        taker: ConvSide | FcSide | None = self._fc
+        if route.segment.role == "conv":
+            giver, taker = taker, giver
+        message = giver.describe(route) if giver is not None else None
+        agreed = agree({}, message, self._groups.meta)
+        assert agreed is not None
+        channel = self._groups.channels[route.number]
+        receiver = None
+        if taker is not None:
+            receiver = Receiver(self._rank, channel, agreed, self._device)
+            taker.receivers[route.number] = receiver
+        if giver is not None:
+            giver.senders[route.number] = Sender(self._rank, channel, agreed, receiver)
+
+    def _forward(self, route: Route, step: int, samples: Sequence[int], watch: Stopwatch) -> int:
+        """Bring a segment what it takes and run it; return the bytes sent."""
+        conv, fc, sent = self._conv, self._fc, 0
+        if route.segment.role == "conv":
+            if route.receives and fc is not None:
+                sent += fc.send(route, step, samples, watch)
+            if conv is not None:
+                if route.receives:
+                    conv.receive(route, step, samples, watch)
+                conv.forward(route, watch)
+        else:
+            if conv is not None:
+                sent += conv.send(route, step, samples)
+            if fc is not None:
+                fc.receive(route, step, samples, watch)
+                fc.forward(route, watch)
+        return sent
+
+    def _backward(self, route: Route, samples: Sequence[int], watch: Stopwatch) -> None:
+        """Propagate gradients through a segment, and bring those of what it took to where that came from."""
+        conv, fc = self._conv, self._fc
+        if route.segment.role == "conv":
+            if conv is not None:
+                conv.backward(route, samples, watch)
+            if route.receives and fc is not None:
+                fc.collect(route, samples)
+        else:
+            if fc is not None:
+                fc.backward(route, samples, watch)
+            if conv is not None:
+                conv.collect(route, watch)

@@ -1,16 +1,18 @@
 """A few real items that a stage runs on without learning from them.
 
 Before the first step each stage runs on such a stand-in to see what it gives, and which parameters get
-a gradient. In a step whose part of the batch is empty a rank under DistributedDataParallel runs on one with a
-gradient of zero, because the others wait for its share of the allreduce.
+a gradient. In a step whose part of the batch is empty a rank under DistributedDataParallel runs on the same one with
+a gradient of zero, because the others wait for its share of the allreduce.
 """
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+REHEARSAL = 0  # the number of the step on stand-ins, before the first one
 ITEMS = 2  # BatchNorm refuses a single one
 
 
@@ -45,6 +47,22 @@ def find_trained(stage: nn.Module, tensors: Sequence[Tensor]) -> tuple[str, ...]
     reached = tuple(name for name, parameter in stage.named_parameters() if parameter.grad is not None)
     stage.zero_grad(set_to_none=True)
     return reached
+
+
+def parameters_behind(tensors: Sequence[Tensor]) -> set[Tensor]:
+    """The leaves that a backward from `tensors` reaches."""
+    leaves = {tensor for tensor in tensors if tensor.requires_grad and tensor.is_leaf}
+    waiting = [tensor.grad_fn for tensor in tensors]
+    seen: set[Any] = set()
+    while waiting:
+        node = waiting.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        if hasattr(node, "variable"):
+            leaves.add(node.variable)
+        waiting += [following for following, _ in node.next_functions]
+    return leaves
 
 
 def backward_zero(tensors: Sequence[Tensor]) -> None:

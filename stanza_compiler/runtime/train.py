@@ -71,7 +71,11 @@ class _Run:
         if self._world.rank == 0 and self._world.size > 1 and self._layout != self._plan.layout:
             print(f"layout: {self._layout} (planned: {self._plan.layout})", flush=True)
         alone = self._world.size == 1
-        meeting = nullcontext() if alone else connect(self._layout, self._world, backend, self._arguments.timeout_s)
+        meeting = (
+            nullcontext()
+            if alone
+            else connect(self._layout, self._world, self._program.segments, backend, self._arguments.timeout_s)
+        )
         with meeting as groups:
             state = self._steps(groups, device)
         if state is not None:

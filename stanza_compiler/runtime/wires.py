@@ -1,4 +1,4 @@
-"""The form of what crosses into an FC segment."""
+"""The form of what crosses into a segment."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from .plan_file import Crossing
 
 @dataclass(frozen=True, slots=True)
 class Wire:
-    """One tensor that each CONV rank sends to its host: all that is fixed over the steps."""
+    """One tensor of a message: all that is fixed over the steps."""
 
     name: str
     dtype: str
@@ -28,7 +28,7 @@ class Wire:
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """What crosses in one step: boundary tensors, then the tensors of the targets in `targets` (Slots)."""
+    """What crosses into a segment in one step: boundary tensors, then the tensors of `targets` (Slots)."""
 
     wires: tuple[Wire, ...]
     targets: Any

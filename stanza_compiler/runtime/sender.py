@@ -1,0 +1,81 @@
+"""The end of a message at which tensors leave and their gradients come back."""
+
+from collections.abc import Callable, Sequence
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from .groups import Channel
+from .headers import header_of
+from .receiver import Receiver
+from .standin import REHEARSAL
+from .transfer import Transfer, post
+from .wires import Message, Wire, check_values
+
+
+class Sender:
+    """Sends one part of the message a step to each of its peers: a CONV rank to its host, or a host to its CONV ranks.
+
+    A peer that is this same rank gets its part through `local`, the other end.
+    """
+
+    def __init__(self, rank: int, channel: Channel, message: Message, local: Receiver | None) -> None:
+        self._rank, self._channel, self._message, self._local = rank, channel, message, local
+        self._sends: list[Transfer] = []
+        self._receives: dict[int, Transfer] = {}
+        self._gradients: dict[int, dict[int, Tensor]] = {}
+
+    def send(
+        self,
+        step: int,
+        values: Sequence[Tensor],
+        *,
+        peer: int,
+        samples: int,
+        is_sent: Callable[[Wire], bool] = lambda wire: True,
+    ) -> int:
+        """Send `peer` the tensors of `samples` samples, make ready to receive their gradients; return the bytes sent.
+
+        Tensors for which not `is_sent(wire)` come from another rank, and so their gradients go there. No gradients
+        follow in the rehearsal. Raises DisagreementError when a tensor is not of the agreed form.
+        """
+        wires = self._message.wires
+        check_values(wires, values)
+        plain = [value.detach().contiguous() for value in values]
+        if peer == self._rank:
+            assert self._local is not None
+            self._local.deliver(plain)
+            return 0
+        header = header_of(step, samples, plain)
+        first = dist.P2POp(dist.isend, header, peer, group=self._channel.headers, tag=self._channel.number)
+        sent = [index for index, wire in enumerate(wires) if is_sent(wire)]
+        there = [dist.P2POp(dist.isend, plain[index], peer, group=self._channel.there, tag=index) for index in sent]
+        self._sends += [
+            post([first], f"header to rank {peer}"),
+            post(there, f"boundary tensors to rank {peer}"),
+        ]
+        if step != REHEARSAL:
+            gradients = {index: torch.zeros_like(plain[index]) for index in self._message.gradients}
+            back = [
+                dist.P2POp(dist.irecv, gradient, peer, group=self._channel.back, tag=index)
+                for index, gradient in gradients.items()
+                if index in sent
+            ]
+            self._gradients[peer] = gradients
+            self._receives[peer] = post(back, f"boundary gradients from rank {peer}")
+        return sum(operation.tensor.nbytes for operation in there)
+
+    def collect(self, peer: int) -> dict[int, Tensor]:
+        """The gradients of the part of `peer` by wire, once they are here."""
+        if peer == self._rank:
+            assert self._local is not None
+            return self._local.own_gradients()
+        self._receives[peer].wait()
+        return self._gradients[peer]
+
+    def finish(self) -> None:
+        """Wait until the sent tensors may be overwritten."""
+        for transfer in self._sends:
+            transfer.wait()
+        self._sends, self._receives, self._gradients = [], {}, {}
