@@ -53,17 +53,16 @@ def partition(graph: OpGraph, rules: Rules, cluster: Cluster, request: Request) 
     if why_not and request.strategy == "separate":
         raise PlanError(graph.name, f"{why_not}, nothing to separate", "use --strategy data-parallel")
     costs = [] if why_not else list(map(costs_on(graph, cluster, batch), choices))
-    if asked is None:
-        cuts = _with_computation_in_conv(graph, cuts) or cuts
-    found = {}
-    for placement in PLACEMENTS:
-        here = [each for each in costs if each.allocation.placement == placement]
-        if front:
-            found[placement] = best_first([_requested(each, graph, rules, fronts, request, front) for each in here])
-            continue
-        found[placement] = search(here, cuts, asked)
-        if asked is None:
-            found[placement] = best_first([*found[placement], *search_front(here, fronts, found[placement])])
+    here = {placement: [each for each in costs if each.allocation.placement == placement] for placement in PLACEMENTS}
+    if front:
+        found = {
+            placement: best_first([_requested(each, graph, rules, fronts, request, front) for each in priced_on])
+            for placement, priced_on in here.items()
+        }
+    elif asked is not None:
+        found = {placement: search(priced_on, cuts, asked) for placement, priced_on in here.items()}
+    else:
+        found = _searched(here, graph, cuts, fronts)
     whole_on = data_parallel_on(graph, ranks, cluster, batch)
     whole = whole_on(cluster)
     winner = best(ranked[0] for ranked in found.values() if ranked) if any(found.values()) else None
@@ -126,10 +125,21 @@ def _whole_batch_at_host(graph: OpGraph, rules: Rules, boundary: tuple[Boundary,
         raise PlanError(graph.name, what, "cut elsewhere with --cut-after or use --strategy data-parallel")
 
 
-def _with_computation_in_conv(graph: OpGraph, cuts: Cuts) -> Cuts | None:
-    """The cuts that keep every compute-heavy op in CONV; None when there are none and any cut must do."""
+def _searched(
+    choices: dict[str, list[Costs]], graph: OpGraph, cuts: Cuts, fronts: FrontSpace
+) -> dict[str, tuple[Candidate, ...]]:
+    """The best plans by placement, with every compute-heavy op in CONV where any plan allows that."""
     kept = cuts.with_in_conv(compute_heavy(graph))
-    return None if _why_no_cut(graph, kept) else kept
+    if _why_no_cut(graph, kept):
+        found = {placement: search_front(costs, fronts, ()) for placement, costs in choices.items()}
+        if any(found.values()):
+            return found
+        kept = cuts
+    found = {placement: search(costs, kept, None) for placement, costs in choices.items()}
+    return {
+        placement: best_first([*ranked, *search_front(choices[placement], fronts, ranked)])
+        for placement, ranked in found.items()
+    }
 
 
 def _batch(graph: OpGraph, request: Request) -> Batch:

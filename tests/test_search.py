@@ -88,18 +88,21 @@ def _cheapest(
     return least_s, crossing, ops
 
 
-def _cheapest_front(graph: OpGraph, rules: Rules, cluster: Cluster, batch: Batch, placement: str) -> float | None:
-    """Seconds a sample of the best plan with lookups in front of CONV, None when there is none."""
-    plans = [
+def _lookups_in_front(graph: OpGraph, rules: Rules) -> list[tuple[frozenset[str], frozenset[str]]]:
+    return [
         (front, back)
         for front, back in legal_fronts(graph, rules)
         if not (front | back) & _of_share(graph, 2.0) and not front & _of_share(graph, 0.5, strictly=True)
     ]
+
+
+def _cheapest_front(graph: OpGraph, rules: Rules, cluster: Cluster, batch: Batch, placement: str) -> float | None:
+    """Seconds a sample of the best plan with lookups in front of CONV, None when there is none."""
     return min(
         (
             _sample_s(price_cut(separate_costs(graph, allocation, cluster, batch), front | back, front))
             for allocation in _allocations(rules, cluster, placement)
-            for front, back in plans
+            for front, back in _lookups_in_front(graph, rules)
         ),
         default=None,
     )
@@ -122,7 +125,7 @@ def _legal_cuts(graph: OpGraph, rules: Rules) -> list[frozenset[str]]:
     legal = [fc for fc in map(frozenset, subsets) if _is_legal(graph, rules, fc, frozenset(placed) - fc)]
     # What brings twice its share of the FLOPs stays in CONV wherever a cut allows that.
     heavy = _of_share(graph, 2.0)
-    return [fc for fc in legal if not fc & heavy] or legal
+    return [fc for fc in legal if not fc & heavy] or ([] if _lookups_in_front(graph, rules) else legal)
 
 
 def _of_share(graph: OpGraph, factor: float, *, strictly: bool = False) -> set[str]:

@@ -1,4 +1,4 @@
-"""A small language model: one tied matrix as table and head, a convolution that every layer shares between them."""
+"""A small language model: one tied matrix as table and head, attention and a convolution between them."""
 
 import torch
 from torch import nn
@@ -17,7 +17,8 @@ class TwoEnds(nn.Module):
 
     def forward(self, ids):
         h = self.table(ids) + self.places(torch.arange(ids.size(1), device=ids.device))
-        for _ in range(20):
+        for _ in range(2):
+            h = h + torch.softmax(h @ h.transpose(1, 2), -1) @ h
             h = h + torch.tanh(self.body(h.transpose(1, 2))).transpose(1, 2)
         return self.head(h)
 
