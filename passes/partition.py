@@ -38,6 +38,7 @@ def partition(graph: OpGraph, rules: Rules, cluster: Cluster, request: Request) 
     """
     if request.strategy not in ("auto", "separate", "data-parallel"):
         raise PlanError(graph.name, f"no strategy {request.strategy!r}", "use auto, separate or data-parallel")
+    rules = _for_one_host(graph, rules)
     ranks = world_size(request, cluster)
     choices = allocations(graph.name, rules, request, ranks)
     cluster = replace(cluster, nodes=-(-ranks // cluster.gpus_per_node))
@@ -80,7 +81,6 @@ def partition(graph: OpGraph, rules: Rules, cluster: Cluster, request: Request) 
     chosen = winner if separates else None
     allocation = chosen.prediction.allocation if chosen else whole.allocation
     boundary = _boundary(graph, chosen.fc_ops, chosen.front) if chosen else ()
-    _whole_batch_at_host(graph, rules, boundary)
     return Plan(
         source=graph.name,
         model_hash="",
@@ -117,12 +117,17 @@ def _coupling_notes(rules: Rules, chosen: Candidate | None) -> tuple[str, ...]:
     return (f"{rules.single_host}: a data-parallel rank sees its own part alone, as under DistributedDataParallel",)
 
 
-def _whole_batch_at_host(graph: OpGraph, rules: Rules, boundary: tuple[Boundary, ...]) -> None:
-    """Raise PlanError where a host would have to run once per rank although it must see the whole batch."""
-    per_rank = [crossing.name for crossing in boundary if crossing.kind == "per-rank"]
-    if rules.single_host and per_rank:
-        what = f"{rules.single_host}, but {per_rank[0]}, which crosses the cut, has no batch axis to be joined along"
-        raise PlanError(graph.name, what, "cut elsewhere with --cut-after or use --strategy data-parallel")
+def _for_one_host(graph: OpGraph, rules: Rules) -> Rules:
+    """The rules, and where a host must see the whole batch, that tensors which can't be joined to one don't cross."""
+    if not rules.single_host:
+        return rules
+    apart = [tensor for tensor in tensors(graph) if tensor.value.kind == "per-rank"]
+    return replace(
+        rules,
+        together=(*rules.together, *((tensor.maker, *tensor.readers) for tensor in apart if tensor.maker)),
+        conv_only=(*rules.conv_only, *(name for tensor in apart if not tensor.maker for name in tensor.readers)),
+        fc_only=(*rules.fc_only, *(tensor.maker for tensor in apart if tensor.maker and tensor.is_output)),
+    )
 
 
 def _searched(

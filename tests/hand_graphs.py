@@ -6,7 +6,7 @@ from itertools import combinations, product
 from hypothesis import strategies as st
 
 from stanza_compiler.cuts import Cuts
-from stanza_compiler.dataflow import tensor_reads
+from stanza_compiler.dataflow import tensor_reads, tensors
 from stanza_compiler.opgraph import Kind, Op, OpGraph, Parameter, Rules, Value
 
 
@@ -147,6 +147,15 @@ def legal_fronts(graph: OpGraph, rules: Rules) -> list[tuple[frozenset[str], fro
             for used in graph.op[name].parameters:
                 roles.setdefault(used, set()).add(level[name] == 1)
         if any(len(both) > 1 for both in roles.values()):
+            continue
+        if rules.single_host and any(
+            tensor.value.kind == "per-rank"
+            and (
+                {level[name] for name in tensor.readers} - {level[tensor.maker] if tensor.maker else 1}
+                or (tensor.maker and tensor.is_output and level[tensor.maker] != 2)
+            )
+            for tensor in tensors(graph)
+        ):
             continue
         sides = [[name for name in placed if level[name] == number] for number in (0, 1, 2)]
         has_work = [any(graph.op[name].has_work for name in side) for side in sides]

@@ -167,16 +167,15 @@ def test_where_samples_influence_each_other_one_host_sees_them_all() -> None:
     assert any("its own part alone" in note for note in whole.notes)
 
 
-def test_a_host_that_must_see_the_whole_batch_is_refused_what_cannot_be_joined() -> None:
+def test_a_host_that_must_see_the_whole_batch_gets_nothing_that_cannot_be_joined() -> None:
     model = alexnet()
     ops = tuple(
         replace(op, output=replace(op.output, kind="per-rank")) if op.output and op.name == "flatten" else op
         for op in model.ops
     )
-    with pytest.raises(PlanError, match="no batch axis to be joined along"):
-        partition(
-            replace(model, ops=ops),
-            Rules(single_host="the loss"),
-            TEN,
-            Request(strategy="separate", cut_after="flatten"),
+    for asked in (None, "flatten"):
+        plan = partition(
+            replace(model, ops=ops), Rules(single_host="the loss"), TEN, Request(strategy="separate", cut_after=asked)
         )
+        assert plan.boundary
+        assert all(crossing.kind == "batched" for crossing in plan.boundary)

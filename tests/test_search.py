@@ -143,6 +143,8 @@ def _of_share(graph: OpGraph, factor: float, *, strictly: bool = False) -> set[s
 
 def _is_legal(graph: OpGraph, rules: Rules, fc: frozenset[str], conv: frozenset[str]) -> bool:
     reads = {name: _needed(graph, graph.op[name].inputs) for name in fc | conv}
+    if rules.single_host and any(graph.value[name].kind == "per-rank" for name in _crossing(graph, fc)):
+        return False
     return (
         not any(source in fc for name in conv for source in reads[name])
         and not any(source in conv and graph.op[source].output is None for name in fc for source in reads[name])
@@ -166,8 +168,12 @@ def _needed(graph: OpGraph, names: tuple[str, ...]) -> set[str]:
 
 
 def _boundary_bytes(graph: OpGraph, fc: frozenset[str]) -> float:
+    return sum(graph.value[name].bytes_at(1) for name in _crossing(graph, fc))
+
+
+def _crossing(graph: OpGraph, fc: frozenset[str]) -> list[str]:
     read = {source for name in fc for source in _needed(graph, graph.op[name].inputs)} | _needed(graph, graph.outputs)
-    return sum(tensor.bytes_at(1) for name, tensor in graph.value.items() if name in read and name not in fc)
+    return [name for name in graph.value if name in read and name not in fc]
 
 
 def _sample_s(prediction: Prediction) -> float:
