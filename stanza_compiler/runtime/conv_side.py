@@ -89,15 +89,18 @@ class ConvSide:
         if step != REHEARSAL:
             receiver.expect(assembly.leaves)
 
-    def forward(self, route: Route, watch: Stopwatch) -> None:
+    def forward(self, route: Route, step: int, watch: Stopwatch) -> None:
         """Run the segment on this rank's items; on the stand-in where it has none but the others wait for it."""
+        if step == REHEARSAL:
+            self._standin_batch = self._batch
+            self._standin_values = {name: self._values[name].detach().clone() for name in route.segment.takes}
         if self._batch is not None:
             with watch("conv_forward_s"):
                 self._run(route, self._batch)
         elif self._replica is not self.stage:
             assert self._standin_batch is not None
             self._standin.enter_context(unchanged_buffers(self.stage))
-            self._values = dict(self._standin_values)
+            self._values = {name: value.clone() for name, value in self._standin_values.items()}
             self._run(route, self._standin_batch)
 
     def send(self, route: Route, step: int, samples: Sequence[int]) -> int:
@@ -105,7 +108,10 @@ class ConvSide:
         if self._batch is None:
             return 0
         targets, _ = flatten(self._targets(route, self._batch))
-        tensors = [*(self._values[name] for name in route.crossing), *targets]
+        taken = [self._values[name] for name in route.crossing]
+        if route.number == 0:
+            taken = [value.clone() for value in taken]  # the CONV segment may overwrite an input while it travels
+        tensors = [*taken, *targets]
         block = self._layout.block_of(self._host)
         sent = self.senders[route.number].send(
             step,
@@ -164,8 +170,6 @@ class ConvSide:
             results = [self._values[name] for name in route.segment.gives]
         self._trained = find_trained(self.stage, results)
         self._finish_transfers()
-        self._standin_batch = self._batch
-        self._standin_values = {name: self._values[name].detach() for name in route.segment.takes}
         self._replica = replicate(self.stage, self._trained, self._groups.conv)
         for receiver in self.receivers.values():
             receiver.scale = self._scale

@@ -152,7 +152,7 @@ class SeparatedTrainer:
             if conv is not None:
                 if route.receives:
                     conv.receive(route, step, samples, watch)
-                conv.forward(route, watch)
+                conv.forward(route, step, watch)
         else:
             if conv is not None:
                 sent += conv.send(route, step, samples)
