@@ -185,7 +185,10 @@ def _requested(
     fc_groups = sum(1 << number for number in {groups[name] for name in request.fc_ops or () if name in groups})
     front_groups = sum(1 << number for number in {groups[name] for name in front})
     if not space.is_legal(front_groups, fc_groups & ~front_groups):
-        what = "the plan is no legal cut: it parts ops that use one parameter, or one side has no work"
+        what = (
+            "the plan is no legal cut: it parts ops that use one parameter, leaves one side without work, or asks "
+            "in front for the size of a batch that doesn't go there"
+        )
         raise PlanError(graph.name, what, "move the cut, or leave it to the compiler")
     return priced(costs, space.cuts, fc_groups, front_groups)
 
@@ -217,7 +220,7 @@ def _stage(graph: OpGraph, role: Role, segments: Sequence[Set[str]]) -> Stage:
 
 
 def _boundary(graph: OpGraph, fc_ops: frozenset[str], front: frozenset[str]) -> tuple[Boundary, ...]:
-    """What crosses between CONV's ranks, who read the inputs, and FC's hosts: to the front, from it, and behind."""
+    """What crosses between CONV's ranks, who read the inputs, and FC's hosts, and what FC has for itself (0 to 2)."""
     back = fc_ops - front
     conv = 1 if front else 0
     crossing = []
@@ -226,6 +229,8 @@ def _boundary(graph: OpGraph, fc_ops: frozenset[str], front: frozenset[str]) -> 
             crossing.append((tensor.value, conv, 0))
         if tensor.comes_down(front, back):
             crossing.append((tensor.value, 0, conv))
+        if tensor.stays(front, back):
+            crossing.append((tensor.value, 0, 2))
         if tensor.goes_up(front, back):
             crossing.append((tensor.value, conv, conv + 1))
     return tuple(

@@ -138,10 +138,10 @@ class _Splitter:
 
 
 def _crossing(segment: Segment, segments: list[Segment]) -> Iterator[str]:
-    """What a segment takes from the other role; CONV's ranks have the model's inputs."""
-    made = {name: other.role for other in segments for name in other.gives}
+    """What a segment takes from another one; CONV's ranks have the model's inputs."""
+    made = {name for other in segments for name in other.gives}
     for name in segment.takes:
-        if len(segments) > 1 and made.get(name, "conv") != segment.role:
+        if name in made or segment.role == "fc":
             yield name
 
 

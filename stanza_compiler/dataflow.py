@@ -31,6 +31,10 @@ class Tensor:
             return False
         return (self.is_output and not back) or any(name not in front and name not in back for name in self.readers)
 
+    def stays(self, front: frozenset[str], back: frozenset[str]) -> bool:
+        """Whether FC makes it in front and needs it behind, where it is already."""
+        return self.maker in front and bool(back) and (self.is_output or not back.isdisjoint(self.readers))
+
     def goes_up(self, front: frozenset[str], back: frozenset[str]) -> bool:
         """Whether CONV has it and FC needs it behind CONV, not having got it in front."""
         if self.maker in front or self.maker in back or not back or self.goes_to_front(front):

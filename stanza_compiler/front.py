@@ -1,10 +1,11 @@
 """Where FC's part may stand in front of CONV's: embedding tables, alone or beside a head behind CONV."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
 from stanza_compiler.cuts import Cuts, cut_space, members, parameter_users
+from stanza_compiler.dataflow import tensor_reads
 from stanza_compiler.opgraph import OpGraph, Rules
 
 Order = Literal["fc-conv", "fc-conv-fc"]
@@ -58,7 +59,7 @@ def front_space(
     for number in pinned:
         before |= cuts.earlier[number]
         behind |= cuts.later[number]
-    for name in not_in_front:
+    for name in (*not_in_front, *_without_a_batch(graph)):
         behind |= cuts.later[group[name]] if name in group else 0
     last = 0
     for name in rules.fc_only:
@@ -82,3 +83,18 @@ def front_of(graph: OpGraph, cuts: Cuts, fc_ops: frozenset[str]) -> frozenset[st
     for number in members(conv):
         before |= cuts.earlier[number]
     return fc_ops & cuts.ops(before)
+
+
+def _without_a_batch(graph: OpGraph) -> Iterator[str]:
+    """Ops that need the size of the batch, or the device, but come after no input that would tell the hosts."""
+    told = {value.name for value in graph.inputs if value.batch_axis is not None}
+    anyones: set[str] = set()
+    reads = tensor_reads(graph)
+    for op in graph.ops:
+        if op.is_size:
+            if not op.inputs or not anyones.isdisjoint(op.inputs):
+                anyones.add(op.name)
+        elif not told.isdisjoint(reads[op.name]):
+            told.add(op.name)
+        elif not anyones.isdisjoint(op.inputs):
+            yield op.name

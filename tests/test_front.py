@@ -107,3 +107,14 @@ def test_the_ops_in_front_are_those_that_conv_comes_after() -> None:
     cuts = front_space(graph, Rules()).cuts
     assert front_of(graph, cuts, frozenset({"table", "head"})) == {"table"}
     assert front_of(graph, cuts, frozenset({"head"})) == frozenset()
+
+
+def test_what_the_front_gives_to_the_part_behind_is_listed_and_costs_nothing() -> None:
+    graph = language_model(20_000, 64, is_tied=True)
+    *others, head = graph.ops
+    mixed = replace(graph, ops=(*others, replace(head, inputs=("body1", "table"))))
+    slow = replace(CLUSTER, bandwidth_bit_per_s=1e8)
+    plans = [partition(each, Rules(), slow, Request()) for each in (graph, mixed)]
+    crossing = [[(item.name, item.from_segment, item.to_segment) for item in plan.boundary] for plan in plans]
+    assert crossing[1] == [*crossing[0][:2], ("table", 0, 2), *crossing[0][2:]]
+    assert plans[0].predictions["colocated"] == plans[1].predictions["colocated"]

@@ -157,3 +157,32 @@ def test_a_segment_that_makes_nothing_of_a_batched_tensor_takes_its_size_from_an
     request = Request(strategy="separate", fc_ops=("patch", "relu", "cat", "fc"), conv_workers=3, placement="colocated")
     sequence = compiled(tmp_path / "model.py", tmp_path / "out", request)
     assert [role for role, _ in sequence] == ["conv", "fc"]
+
+
+def test_what_asks_for_the_size_of_the_batch_alone_is_not_put_in_front(tmp_path: Path) -> None:
+    (tmp_path / "model.py").write_text(
+        dedent(
+            """
+            import torch
+            from torch import nn
+
+            class Net(nn.Module):
+                def __init__(self):
+                    super().__init__()
+                    self.places, self.fc = nn.Embedding(5000, 16), nn.Linear(16, 4)
+
+                def forward(self, x):
+                    ids = torch.arange(9, device=x.device).expand(x.shape[0], 9)
+                    h = x + self.places(ids)
+                    return self.fc(torch.softmax(h @ h.mT, -1) @ h)
+
+            def build_model():
+                return Net()
+
+            def example_inputs():
+                return (torch.randn(4, 9, 16),)
+            """
+        )
+    )
+    options = Options(str(tmp_path / "model.py"), cluster=Cluster(nodes=3), request=Request(), dry_run=True)
+    assert "fc" not in [role for role, _ in compile_source(options).plan.sequence[:1]]
