@@ -41,7 +41,7 @@ def test_the_classic_networks_have_their_published_size(name: str) -> None:
     assert images.shape[1:] == (3, 224, 224)
 
 
-@pytest.mark.parametrize("name", ["mnist_cnn", "two_tower"])
+@pytest.mark.parametrize("name", ["mnist_cnn", "two_tower", "gpt_small", "lstm_lm", "dlrm"])
 def test_every_parameter_of_the_small_examples_learns(name: str) -> None:
     example = _example(name)
     model = example.build_model()
