@@ -86,6 +86,11 @@ class _Run:
                 size = self._arguments.batch_size or self._plan.batch_size
                 print(evaluate(self._program, dataset, state, batch_size=size), flush=True)
 
+    @property
+    def _wants_state(self) -> bool:
+        """Whether somebody looks at the weights afterwards: rank 0 would need memory for all of them."""
+        return self._arguments.export is not None or self._program.hooks.make_eval_dataset is not None
+
     def _steps(self, groups: Groups | None, device: torch.device) -> dict[str, Any] | None:
         arguments, rank = self._arguments, self._world.rank
         dataset = self._make_dataset()
@@ -109,7 +114,7 @@ class _Run:
             record = trainer.step(self.number, items)
             reporter.step(self.number, record, len(items))
         reporter.close()
-        state = trainer.state()
+        state = trainer.state() if self._wants_state else None
         if groups is not None:
             dist.barrier(groups.meta)  # no rank leaves while another still waits for a message
         return state
@@ -141,6 +146,7 @@ class _Run:
             "shuffling": order.shuffle,
             "steps": self._count_steps(order),
             "layout": str(self._layout),
+            "use of the weights at the end": self._wants_state,
         }
         if not self._plan.separate:
             stage = load_stage(program, "model", device)

@@ -13,7 +13,7 @@ def load_stage(program: Program, role: str, device: torch.device) -> nn.Module:
     """
     stage = program.stages[role]()
     path = program.folder / "weights" / f"{role}_stage.pt"
-    saved = torch.load(path, map_location="cpu", weights_only=True)
+    saved = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
     own = {
         **dict(stage.named_parameters(remove_duplicate=False)),
         **dict(stage.named_buffers(remove_duplicate=False)),
