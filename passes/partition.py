@@ -186,8 +186,8 @@ def _requested(
     front_groups = sum(1 << number for number in {groups[name] for name in front})
     if not space.is_legal(front_groups, fc_groups & ~front_groups):
         what = (
-            "the plan is no legal cut: it parts ops that use one parameter, leaves one side without work, or asks "
-            "in front for the size of a batch that doesn't go there"
+            "the plan is no legal cut: it parts ops that use one parameter, leaves one side without work, asks in "
+            "front for the size of a batch that doesn't go there, or leaves to CONV a loss that needs the whole batch"
         )
         raise PlanError(graph.name, what, "move the cut, or leave it to the compiler")
     return priced(costs, space.cuts, fc_groups, front_groups)

@@ -18,6 +18,7 @@ class FrontSpace:
 
     `front`, `back` and `last` are bit masks of the groups that may be in front of CONV, may be behind it and must be
     behind it. `heavy` ones have trained parameters. The groups of one of `ties` use one parameter: one role holds them.
+    `ends_in_fc`: a host must see the whole batch, so the loss, which is where the last segment runs, can't be CONV's.
     """
 
     cuts: Cuts
@@ -26,14 +27,17 @@ class FrontSpace:
     last: int
     heavy: int
     ties: tuple[tuple[int, ...], ...]
+    ends_in_fc: bool
 
     def orders(self) -> tuple[Order, ...]:
         """The orders that have something to put in front, and behind."""
         if not self.front & self.heavy:
             return ()
-        return tuple(
-            order for order in ORDERS if (self.back & self.cuts.work if order == "fc-conv-fc" else not self.last)
-        )
+        possible = {
+            "fc-conv": not (self.last or self.ends_in_fc),
+            "fc-conv-fc": bool(self.back & self.cuts.work),
+        }
+        return tuple(order for order in ORDERS if possible[order])
 
     def is_legal(self, front: int, back: int) -> bool:
         """Nothing reads what a later segment makes, every tie has one role, and all segments asked for have work."""
@@ -43,9 +47,10 @@ class FrontSpace:
             cuts.later[number] & ~back == 0 for number in members(back)
         )
         allowed = not (front & back or front & ~self.front or back & ~self.back or self.last & ~back)
+        has_end = bool(back) or not self.ends_in_fc
         one_role = all(len({(front | back) >> number & 1 for number in tie}) == 1 for tie in self.ties)
         has_work = bool(front & self.heavy and conv & cuts.work and (back & cuts.work or not back))
-        return in_order and allowed and one_role and has_work
+        return in_order and allowed and one_role and has_work and has_end
 
 
 def front_space(
@@ -73,7 +78,9 @@ def front_space(
         if graph.parameter[parameter].trainable:
             heavy |= sum(1 << number for number in users)
     front = cuts.everything & ~behind & ~last
-    return FrontSpace(cuts, front, cuts.everything & ~before, last, heavy, tuple(dict.fromkeys(ties)))
+    return FrontSpace(
+        cuts, front, cuts.everything & ~before, last, heavy, tuple(dict.fromkeys(ties)), bool(rules.single_host)
+    )
 
 
 def front_of(graph: OpGraph, cuts: Cuts, fc_ops: frozenset[str]) -> frozenset[str]:

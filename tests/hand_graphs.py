@@ -160,7 +160,7 @@ def legal_fronts(graph: OpGraph, rules: Rules) -> list[tuple[frozenset[str], fro
         sides = [[name for name in placed if level[name] == number] for number in (0, 1, 2)]
         has_work = [any(graph.op[name].has_work for name in side) for side in sides]
         trains = any(trained & set(graph.op[name].parameters) for name in sides[0])
-        if trains and has_work[1] and (has_work[2] or not sides[2]):
+        if trains and has_work[1] and (has_work[2] or not (sides[2] or rules.single_host)):
             plans.append((frozenset(sides[0]), frozenset(sides[2])))
     return plans
 

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from stanza_compiler.cluster import Cluster, Device
 from stanza_compiler.cost_model import Batch, price_cut, separate_costs
+from stanza_compiler.errors import PlanError
 from stanza_compiler.front import front_of, front_space
 from stanza_compiler.opgraph import Op, OpGraph, Rules
 from stanza_compiler.passes.partition import partition
@@ -118,3 +119,17 @@ def test_what_the_front_gives_to_the_part_behind_is_listed_and_costs_nothing() -
     crossing = [[(item.name, item.from_segment, item.to_segment) for item in plan.boundary] for plan in plans]
     assert crossing[1] == [*crossing[0][:2], ("table", 0, 2), *crossing[0][2:]]
     assert plans[0].predictions["colocated"] == plans[1].predictions["colocated"]
+
+
+def test_a_loss_that_must_see_the_whole_batch_is_not_left_to_conv() -> None:
+    graph = language_model(20_000, 64, is_tied=False)
+    alone = Rules(conv_only=("body0", "body1", "head"))
+    slow = replace(CLUSTER, bandwidth_bit_per_s=1e8)
+    assert [role for role, _ in partition(graph, alone, slow, Request()).sequence] == ["fc", "conv"]
+    whole = replace(alone, single_host="the loss couples samples")
+    assert partition(graph, whole, slow, Request()).verdict == "data-parallel"
+    asked = Request(strategy="separate", placement="colocated", conv_workers=4, fc_workers=1, fc_ops=("table",))
+    with pytest.raises(PlanError, match="nothing to separate"):
+        partition(graph, whole, slow, asked)
+    assert front_space(graph, alone).is_legal(front=0b1, back=0)
+    assert not front_space(graph, whole).is_legal(front=0b1, back=0)
