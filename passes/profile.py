@@ -35,6 +35,7 @@ class _Run:
     memory_bytes: int = 0
     mutated: tuple[int, ...] = ()
     uncounted: tuple[str, ...] = ()
+    sparse_lookups: int = 0
     is_random: bool = False
     is_left_out: bool = False
 
@@ -164,9 +165,10 @@ class _Interpreter(Interpreter):
             leaves=leaves,
             value=value,
             forward_flops=self.dispatch.flops,
-            memory_bytes=self._memory_bytes(node, inputs, leaves, mutated),
+            memory_bytes=self._memory_bytes(node, inputs, leaves, mutated) - self._unread_bytes(),
             mutated=mutated,
             uncounted=tuple(dict.fromkeys(self.dispatch.uncounted)),
+            sparse_lookups=sum(count for _, count in self.dispatch.lookups),
             is_random=self.dispatch.is_random,
         )
 
@@ -178,6 +180,10 @@ class _Interpreter(Interpreter):
             return 0
         weights = self.fetch_attr(str(node.target)).parameters() if node.op == "call_module" else ()
         return sum(map(_bytes, [*inputs, *outputs, *weights]))
+
+    def _unread_bytes(self) -> int:
+        """Bytes of tables that no lookup reads, nor its backward writes, the gradient being sparse."""
+        return sum(max(0, len(table) - count) * _bytes(table) // len(table) for table, count in self.dispatch.lookups)
 
     def _backward_flops(self, node: fx.Node, args: tuple[Any, ...], kwargs: dict[str, Any], run: _Run) -> int:
         """FLOPs of this call's own backward: called once more, on inputs cut off from what came before.
@@ -277,6 +283,7 @@ def _assembled(source: Source, traced: Trace, small: _Interpreter, large: _Inter
             constant_memory_bytes=constant_memory,
             uncounted=run.uncounted,
             is_random=run.is_random,
+            sparse_lookups=_per_sample(run.sparse_lookups, large.runs[node].sparse_lookups, small.batch, batch),
             is_size=is_size,
         )
         ops.append(op)
@@ -316,6 +323,11 @@ def _slope(small: int, large: int, batch: int) -> tuple[int, int]:
     per_sample = (large - small) // batch
     constant = small - per_sample * batch
     return (per_sample, constant) if constant >= 0 else (small // batch, 0)
+
+
+def _per_sample(small: int, large: int, profiled: int, batch: int) -> float:
+    """Lookups a sample; ids that come in another number than the samples are taken to be the example's share each."""
+    return (large - small) / profiled if large > small else small / batch
 
 
 def _value(name: str, run: _Run, large: _Run, profiled: int, batch: int, sees_data: bool) -> Value | None:

@@ -45,6 +45,8 @@ def plain_attention() -> Iterator[None]:
 class AtenCalls(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leaves __init_subclass__ untyped
     """Notes FLOPs, written tensors, the drawing of random numbers and compute without a formula since the last reset.
 
+    `lookups` are tables whose gradient will be sparse, each with how many rows of it were looked up.
+
     It is FlopCounterMode without the module hierarchy, which costs more than everything else here.
     """
 
@@ -58,6 +60,7 @@ class AtenCalls(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch le
         self.flops = 0
         self.mutated: list[torch.Tensor] = []
         self.uncounted: list[str] = []
+        self.lookups: list[tuple[torch.Tensor, int]] = []
         self.is_random = False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -73,6 +76,8 @@ class AtenCalls(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch le
         if facts.uncounted:
             self.uncounted.append(facts.uncounted)
         self.is_random |= facts.is_random
+        if facts.sparse_flag is not None and True in args[facts.sparse_flag : facts.sparse_flag + 1]:
+            self.lookups.append((args[0], args[1].numel()))
         value = func(*args, **kwargs)
         if facts.flops is not None:
             self.flops += facts.flops(*args, **kwargs, out_val=value)
@@ -85,6 +90,7 @@ class _Facts:
 
     `written` are the arguments it writes to, by index and name; `flops` is its formula; `uncounted` its name when it
     computes and has none. `is_composite` tells that it consists of other ops, as it shows in inference mode alone.
+    `sparse_flag` is the argument of a lookup (weight, indices, ...) that asks for a sparse gradient.
     """
 
     written: tuple[tuple[int, str], ...] = ()
@@ -92,6 +98,7 @@ class _Facts:
     flops: Callable[..., int] | None = None
     uncounted: str = ""
     is_composite: bool = False
+    sparse_flag: int | None = None
 
 
 @cache
@@ -110,10 +117,17 @@ def _facts(func: Any) -> _Facts:
         is_random=torch.Tag.nondeterministic_seeded in func.tags,
         flops=flops,
         uncounted="" if flops else _computes(library, name),
+        sparse_flag=_sparse_flag(func),
         is_composite=flops is None
         and library == "aten"
         and torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "CompositeImplicitAutograd"),
     )
+
+
+def _sparse_flag(func: Any) -> int | None:
+    """Where a lookup of `indices` in a table `weight` says that the table's gradient is to be sparse."""
+    names = [argument.name for argument in func._schema.arguments]
+    return names.index("sparse") if names[:2] == ["weight", "indices"] and "sparse" in names else None
 
 
 def _computes(library: str, name: str) -> str:

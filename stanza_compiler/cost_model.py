@@ -6,6 +6,7 @@ from functools import cache
 
 from stanza_compiler.cluster import Cluster, Device
 from stanza_compiler.dataflow import Tensor, tensors
+from stanza_compiler.gradients import Gradient, gradients
 from stanza_compiler.network import (
     Channel,
     Link,
@@ -17,7 +18,7 @@ from stanza_compiler.network import (
     ring,
     sharded_servers,
 )
-from stanza_compiler.op_time import backward_s, forward_s, gradient_bytes, needs_backward
+from stanza_compiler.op_time import backward_s, forward_s, needs_backward
 from stanza_compiler.opgraph import OpGraph
 from stanza_compiler.plan import TERMS, Allocation, Prediction
 
@@ -46,14 +47,22 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class OpCost:
-    """Seconds of one op on either side; `gradient_bytes` are complete when its backward ends."""
+    """What one op costs on either side.
+
+    Its gradient, complete when its backward ends, takes as long as one of `ring_bytes` in a ring allreduce, and the
+    optimiser changes `updated_bytes`; of dense gradients both are the parameters' bytes.
+    """
 
     name: str
+    trains: bool
     conv_forward_s: float
     conv_backward_s: float
+    conv_ring_bytes: float
+    conv_updated_bytes: float
     fc_forward_s: float
     fc_backward_s: float
-    gradient_bytes: int
+    fc_ring_bytes: float
+    fc_updated_bytes: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,16 +113,19 @@ def data_parallel_on(
 ) -> Callable[[Cluster], Prediction]:
     """`data_parallel` on any network with the devices of `cluster`."""
     parts = batch.parts(world_size)
-    compute, steps = _whole_model(graph, cluster.device, max(parts))
-    model_bytes = sum(ready for _, ready in steps)
+    samples = max(parts)
+    compute, every = _whole_model(graph, cluster.device, samples)
+    steps = [(backward, gradient.ring_bytes(world_size, samples)) for backward, gradient in every]
+    ring_bytes = sum(ready for _, ready in steps)
+    updated_bytes = sum(gradient.updated_bytes(world_size, samples) for _, gradient in every)
 
     def on(network: Cluster) -> Prediction:
         terms, channel = dict(compute), ring(range(world_size), network)
-        if model_bytes:
+        if ring_bytes:
             terms["conv_allreduce_exposed_s"] = channel.latency_s + exposed_s(steps, channel.s_per_byte)
-        terms["optimizer_s"] = model_bytes * _optimizer_s_per_byte(cluster)
+        terms["optimizer_s"] = updated_bytes * _optimizer_s_per_byte(cluster)
         allocation = Allocation(world_size, 0, "data-parallel")
-        return Prediction(allocation, sum(parts), 2.0 * (world_size - 1) * model_bytes, terms)
+        return Prediction(allocation, sum(parts), 2.0 * (world_size - 1) * ring_bytes, terms)
 
     return on
 
@@ -142,7 +154,9 @@ def separate_costs(graph: OpGraph, allocation: Allocation, cluster: Cluster, bat
 def costs_on(graph: OpGraph, cluster: Cluster, batch: Batch) -> Callable[[Allocation], Costs]:
     """`separate_costs` of any allocation; what allocations have in common is computed once."""
     ops = [op for op in graph.ops if not op.is_size]
-    goes_backward, ready, crossing = needs_backward(graph), gradient_bytes(graph), tensors(graph)
+    goes_backward, crossing = needs_backward(graph), tensors(graph)
+    known = gradients(graph)
+    complete = [known.get(op.name, Gradient()) for op in ops]
 
     @cache
     def seconds(samples: int) -> list[tuple[float, float]]:
@@ -155,9 +169,21 @@ def costs_on(graph: OpGraph, cluster: Cluster, batch: Batch) -> Callable[[Alloca
         ]
 
     @cache
-    def op_costs(conv_samples: int, fc_samples: int) -> tuple[OpCost, ...]:
-        sides = zip(ops, seconds(conv_samples), seconds(fc_samples), strict=True)
-        return tuple(OpCost(op.name, *conv, *fc, ready.get(op.name, 0)) for op, conv, fc in sides)
+    def sent(ranks: int, samples: int) -> list[tuple[float, float]]:
+        return [(each.ring_bytes(ranks, samples), each.updated_bytes(ranks, samples)) for each in complete]
+
+    @cache
+    def op_costs(conv_workers: int, conv_samples: int, fc_workers: int, fc_samples: int) -> tuple[OpCost, ...]:
+        sides = (
+            seconds(conv_samples),
+            sent(conv_workers, conv_samples),
+            seconds(fc_samples),
+            sent(fc_workers, fc_samples),
+        )
+        return tuple(
+            OpCost(op.name, not gradient.is_empty, *conv_s, *conv_bytes, *fc_s, *fc_bytes)
+            for op, gradient, conv_s, conv_bytes, fc_s, fc_bytes in zip(ops, complete, *sides, strict=True)
+        )
 
     def costs(allocation: Allocation) -> Costs:
         parts = batch.parts(allocation.conv_workers)
@@ -165,7 +191,7 @@ def costs_on(graph: OpGraph, cluster: Cluster, batch: Batch) -> Callable[[Alloca
         return Costs(
             allocation=allocation,
             parts=parts,
-            ops=op_costs(max(parts), fc_samples),
+            ops=op_costs(allocation.conv_workers, max(parts), allocation.fc_workers, fc_samples),
             tensors=crossing,
             target_bytes=graph.target_bytes,
             optimizer_s_per_byte=_optimizer_s_per_byte(cluster),
@@ -202,18 +228,20 @@ def price_cut(costs: Costs, fc_ops: frozenset[str], front: frozenset[str] = froz
     """
     back = fc_ops - front
     terms = dict.fromkeys(TERMS, 0.0)
-    steps: list[tuple[float, int]] = []
-    conv_bytes = fc_bytes = 0
+    steps: list[tuple[float, float]] = []
+    conv_bytes = fc_bytes = conv_optimizer_s = fc_optimizer_s = 0.0
     for op in costs.ops:
         if op.name in fc_ops:
             terms["fc_forward_s"] += op.fc_forward_s
             terms["fc_backward_s"] += op.fc_backward_s
-            fc_bytes += op.gradient_bytes
+            fc_bytes += op.fc_ring_bytes
+            fc_optimizer_s += op.fc_updated_bytes * costs.optimizer_s_per_byte
         else:
             terms["conv_forward_s"] += op.conv_forward_s
             terms["conv_backward_s"] += op.conv_backward_s
-            conv_bytes += op.gradient_bytes
-            steps.append((op.conv_backward_s, op.gradient_bytes))
+            conv_bytes += op.conv_ring_bytes
+            conv_optimizer_s += op.conv_updated_bytes * costs.optimizer_s_per_byte
+            steps.append((op.conv_backward_s, op.conv_ring_bytes))
     asked = [tensor for tensor in costs.tensors if tensor.goes_to_front(front)]
     given = [tensor for tensor in costs.tensors if tensor.comes_down(front, back)]
     crossing = [tensor for tensor in costs.tensors if tensor.goes_up(front, back)]
@@ -227,7 +255,6 @@ def price_cut(costs: Costs, fc_ops: frozenset[str], front: frozenset[str] = froz
     fc_ring_s = costs.fc_ring.latency_s + fc_bytes * costs.fc_ring.s_per_byte if fc_bytes else 0.0
     conv_latency_s = costs.conv_ring.latency_s if conv_bytes else 0.0
     conv_exposed_s = exposed_s(steps, costs.conv_ring.s_per_byte)
-    conv_optimizer_s, fc_optimizer_s = conv_bytes * costs.optimizer_s_per_byte, fc_bytes * costs.optimizer_s_per_byte
     terms["conv_allreduce_exposed_s"] = conv_latency_s + conv_exposed_s
     if costs.allocation.placement == "dedicated":
         meanwhile_s = conv_optimizer_s
@@ -244,7 +271,7 @@ def price_cut(costs: Costs, fc_ops: frozenset[str], front: frozenset[str] = froz
     return Prediction(allocation, costs.samples, ring_bytes + sum(size for _, size in (*ups, *downs)), terms)
 
 
-def exposed_s(steps: Iterable[tuple[float, int]], s_per_byte: float, backlog_s: float = 0.0) -> float:
+def exposed_s(steps: Iterable[tuple[float, float]], s_per_byte: float, backlog_s: float = 0.0) -> float:
     """Seconds that sending gradients goes on after a backward that it overlaps.
 
     `steps` are (backward seconds, gradient bytes) in program order; the backward takes them from the last to
@@ -282,12 +309,12 @@ def _with_gradient(crossing: list[Tensor]) -> list[Tensor]:
     return [tensor for tensor in crossing if tensor.value.requires_grad]
 
 
-def _whole_model(graph: OpGraph, device: Device, samples: int) -> tuple[dict[str, float], list[tuple[float, int]]]:
-    """Compute terms of a rank that trains the whole model, and each op's (backward seconds, gradient bytes)."""
+def _whole_model(graph: OpGraph, device: Device, samples: int) -> tuple[dict[str, float], list[tuple[float, Gradient]]]:
+    """Compute terms of a rank that trains the whole model, and each op's (backward seconds, gradient)."""
     ops = [op for op in graph.ops if not op.is_size]
-    goes_backward, ready = needs_backward(graph), gradient_bytes(graph)
+    goes_backward, known = needs_backward(graph), gradients(graph)
     steps = [
-        (backward_s(graph, op, device, samples) if op.name in goes_backward else 0.0, ready.get(op.name, 0))
+        (backward_s(graph, op, device, samples) if op.name in goes_backward else 0.0, known.get(op.name, Gradient()))
         for op in ops
     ]
     terms = dict.fromkeys(TERMS, 0.0)
@@ -299,14 +326,20 @@ def _whole_model(graph: OpGraph, device: Device, samples: int) -> tuple[dict[str
 def _parameter_server(
     graph: OpGraph, allocation: Allocation, channel: Channel, cluster: Cluster, batch: Batch
 ) -> Prediction:
-    """Push overlapped with the backward, its exposed part in up_s; update; pull in down_s, not overlapped."""
+    """Push overlapped with the backward, its exposed part in up_s; update; pull in down_s, not overlapped.
+
+    Of a sparse table a worker pushes and pulls the rows that it looks up.
+    """
     parts = batch.parts(allocation.conv_workers)
-    terms, steps = _whole_model(graph, cluster.device, max(parts))
+    samples = max(parts)
+    terms, every = _whole_model(graph, cluster.device, samples)
+    steps = [(backward, gradient.rows_bytes(samples)) for backward, gradient in every]
     model_bytes = sum(ready for _, ready in steps)
+    updated_bytes = sum(gradient.updated_bytes(allocation.conv_workers, samples) for _, gradient in every)
     if model_bytes:
         terms["up_s"] = channel.latency_s + exposed_s(steps, channel.s_per_byte)
         terms["down_s"] = channel.latency_s + model_bytes * channel.s_per_byte
-        terms["optimizer_s"] = model_bytes / allocation.fc_workers * _optimizer_s_per_byte(cluster)
+        terms["optimizer_s"] = updated_bytes / allocation.fc_workers * _optimizer_s_per_byte(cluster)
     # With one server W - 1 workers send all; with W shards each of W ranks keeps its own, a W-th.
     return Prediction(allocation, sum(parts), 2.0 * (allocation.world_size - 1) * model_bytes, terms)
 

@@ -7,7 +7,18 @@ from numpy.typing import NDArray
 
 from stanza_compiler.cost_model import Costs
 from stanza_compiler.cuts import Cuts, members
-from stanza_compiler.tally import BOUNDARY_BYTES, DOWN, SHARED, UP, Floats, Tally, crossing_sums, link_seconds
+from stanza_compiler.tally import (
+    BOUNDARY_BYTES,
+    DOWN,
+    KINDS,
+    SHARED,
+    UP,
+    Floats,
+    Tally,
+    crossing_sums,
+    kinds_of_seconds,
+    link_seconds,
+)
 
 Bools = NDArray[np.bool_]
 
@@ -88,24 +99,20 @@ class _Seconds:
 
 def _seconds(costs: Costs, tally: Tally, cuts: Cuts) -> _Seconds:
     count = len(cuts.groups)
-    sums = np.zeros((count, 4))
-    rows = [
-        (op.conv_forward_s, op.conv_backward_s, op.fc_forward_s + op.fc_backward_s, op.gradient_bytes)
-        for op in costs.ops
-    ]
-    np.add.at(sums, list(tally.group), np.array(rows))
-    forward_s, backward_s, fc_s, gradient_bytes = sums.T
-    trains = sum(1 << int(number) for number in np.flatnonzero(gradient_bytes))
+    sums = np.zeros((count, KINDS + 1))
+    np.add.at(sums, list(tally.group), np.array([(*kinds_of_seconds(op, costs), op.trains) for op in costs.ops]))
+    forward_s, backward_s, conv_optimizer_s, net_s, fc_s, fc_ring_s, fc_optimizer_s, training = sums.T
+    trains = sum(1 << int(number) for number in np.flatnonzero(training))
     conv_trains, fc_trains = _beside(cuts, trains)
+    first_in_conv, first_in_fc = (training > 0) & ~conv_trains, (training > 0) & ~fc_trains
+    conv_ring_s = net_s + backward_s + first_in_conv * costs.conv_ring.latency_s
+    fc_ring_s = fc_ring_s + first_in_fc * costs.fc_ring.latency_s
     # A colocated device runs both optimisers: what one gains the other loses.
-    optimizer_s = gradient_bytes * costs.optimizer_s_per_byte * (costs.allocation.placement == "dedicated")
-    first_in_conv, first_in_fc = (gradient_bytes > 0) & ~conv_trains, (gradient_bytes > 0) & ~fc_trains
-    conv_ring_s = gradient_bytes * costs.conv_ring.s_per_byte + first_in_conv * costs.conv_ring.latency_s
-    fc_ring_s = gradient_bytes * costs.fc_ring.s_per_byte + first_in_fc * costs.fc_ring.latency_s
+    is_shared = costs.allocation.placement != "dedicated"
     return _Seconds(
-        to_conv=forward_s + backward_s + conv_ring_s + optimizer_s - fc_s,
+        to_conv=forward_s + backward_s + conv_ring_s + conv_optimizer_s - is_shared * fc_optimizer_s - fc_s,
         # An op less in CONV's backward may expose as much of its ring.
-        to_fc=fc_s + fc_ring_s + optimizer_s - forward_s,
+        to_fc=fc_s + fc_ring_s + fc_optimizer_s - is_shared * conv_optimizer_s - forward_s,
     )
 
 

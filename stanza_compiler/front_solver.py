@@ -62,16 +62,17 @@ class _Program(LinearProgram):
         """`cost_model.price_cut`."""
         costs = self._costs
         sides = [(op, self._conv_op(op.name), self._fc(self._group(op.name))) for op in costs.ops]
-        conv_bytes = sum_of(*((op.gradient_bytes, conv) for op, conv, _ in sides))
-        fc_bytes = sum_of(*((op.gradient_bytes, fc) for op, _, fc in sides))
+        fc_bytes = sum_of(*((op.fc_ring_bytes, fc) for op, _, fc in sides))
+        conv_updated = sum_of(*((op.conv_updated_bytes, conv) for op, conv, _ in sides))
+        fc_updated = sum_of(*((op.fc_updated_bytes, fc) for op, _, fc in sides))
         conv_compute = sum_of(*((op.conv_forward_s + op.conv_backward_s, conv) for op, conv, _ in sides))
         fc_compute = sum_of(*((op.fc_forward_s + op.fc_backward_s, fc) for op, _, fc in sides))
-        conv_trains = self.most([conv for op, conv, _ in sides if op.gradient_bytes])
+        conv_trains = self.most([conv for op, conv, _ in sides if op.trains])
         conv_ring = sum_of((costs.conv_ring.latency_s, conv_trains), (1.0, exposed(self, costs, self._conv_op, {})))
         # In front stands something that trains.
         fc_ring = sum_of((costs.fc_ring.s_per_byte, fc_bytes), (costs.fc_ring.latency_s, {ONE: 1.0}))
-        conv_optimizer = sum_of((costs.optimizer_s_per_byte, conv_bytes))
-        fc_end = sum_of((1.0, fc_ring), (costs.optimizer_s_per_byte, fc_bytes))
+        conv_optimizer = sum_of((costs.optimizer_s_per_byte, conv_updated))
+        fc_end = sum_of((1.0, fc_ring), (costs.optimizer_s_per_byte, fc_updated))
         if costs.allocation.placement == "dedicated":
             end = self.most([conv_optimizer, fc_end])
         else:

@@ -30,18 +30,6 @@ def needs_backward(graph: OpGraph) -> frozenset[str]:
     return frozenset(needed)
 
 
-def gradient_bytes(graph: OpGraph) -> dict[str, int]:
-    """Bytes by op: a shared parameter's gradient is complete after its first user, the last to go backward."""
-    ready: dict[str, int] = {}
-    seen: set[str] = set()
-    for op in graph.ops:
-        for name in op.parameters:
-            if graph.parameter[name].trainable and name not in seen:
-                seen.add(name)
-                ready[op.name] = ready.get(op.name, 0) + graph.parameter[name].bytes
-    return ready
-
-
 def _roofline_s(flops: float, memory_bytes: float, device: Device) -> float:
     """Williams, Waterman & Patterson, CACM 52(4), 2009; an op without work, such as a view, is never launched."""
     if not flops and not memory_bytes:

@@ -86,6 +86,8 @@ class Op:
     backward_s: float | None = None
     uncounted: tuple[str, ...] = ()
     is_random: bool = False
+    sparse_lookups: float = 0.0
+    """Rows of its parameter that a sample looks up, where the gradient is sparse; 0 where it is dense."""
     is_size: bool = False
     """Arithmetic on sizes: free, recomputed in every segment that needs it, never sent."""
 

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from stanza_compiler.cuts import Cuts
 from stanza_compiler.dominance import Dominance
-from stanza_compiler.tally import SHARED, Floats, Tally
+from stanza_compiler.tally import CONV_NET, SHARED, Floats, Tally
 from stanza_compiler.windows import Window
 
 # Cuts times groups of which it must be known in which cuts they are, a byte each.
@@ -54,7 +54,7 @@ def followed(tally: Tally, ops: Iterable[int], cuts: Sums) -> Sums:
     """The cuts with `ops`, in program order, in CONV, and with all in CONV that reads what these read."""
     sums, peak_s = cuts.sums.copy(), cuts.peak_s.copy()
     for place in ops:
-        np.maximum(peak_s, sums[tally.rows(3)] + tally.ready_s[place][:, None], out=peak_s)
+        np.maximum(peak_s, sums[tally.rows(CONV_NET)] + tally.ready_s[place][:, None], out=peak_s)
         sums += tally.ops[place][:, None]
         for leaving in tally.leaving.get(place, ()):
             sums[:SHARED] -= leaving.sums[:, None]
@@ -106,7 +106,7 @@ class Pricing:
         columns = slice(int(cuts[0]), int(cuts[-1]) + 1) if is_run else cuts  # a slice is faster
         ready_s = self._tally.ready_s[place]
         if ready_s.any():
-            sent_s = self._sums[self._tally.rows(3), columns] + ready_s[:, None]
+            sent_s = self._sums[self._tally.rows(CONV_NET), columns] + ready_s[:, None]
             self._peak_s[:, columns] = np.maximum(self._peak_s[:, columns], sent_s)
         self._sums[:, columns] += self._tally.ops[place][:, None]
         for leaving in self._tally.leaving.get(place, ()):

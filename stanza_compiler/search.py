@@ -130,17 +130,36 @@ def _solved(choices: Sequence[Costs], cuts: Cuts, known: Sequence[Candidate]) ->
 def floor_s(costs: Costs) -> float:
     """No cut is faster: every op on its cheaper side and nothing sent, or nothing computed while rings turn.
 
-    CONV's ring and what it overlaps take at least P r for P bytes at r seconds a byte. A colocated link carries
-    both rings; dedicated roles carry theirs at the same time, best in the ratio that ends both at once.
+    A side's ring and what it overlaps take at least r seconds for an op's gradient. A colocated link carries
+    both rings; dedicated roles carry theirs at the same time, each best with its share of an op that ends both at once.
     """
     compute_s = sum(min(op.conv_forward_s + op.conv_backward_s, op.fc_forward_s + op.fc_backward_s) for op in costs.ops)
     forward_s = sum(min(op.conv_forward_s, op.fc_forward_s) for op in costs.ops)
-    conv, fc = costs.conv_ring.s_per_byte, costs.fc_ring.s_per_byte
+    rings = [
+        (op.conv_ring_bytes * costs.conv_ring.s_per_byte, op.fc_ring_bytes * costs.fc_ring.s_per_byte)
+        for op in costs.ops
+        if op.trains
+    ]
     if costs.allocation.placement == "dedicated":
-        s_per_byte = conv * fc / (conv + fc) if conv and fc else 0.0
+        ring_s = _least_longer(rings)
     else:
-        s_per_byte = min(conv, fc)
-    return max(compute_s, forward_s + s_per_byte * sum(op.gradient_bytes for op in costs.ops))
+        ring_s = sum(min(conv, fc) for conv, fc in rings)
+    return max(compute_s, forward_s + ring_s)
+
+
+def _least_longer(rings: Sequence[tuple[float, float]]) -> float:
+    """The least that the longer of two sums can be: each pair adds to the first or the second, or to both by halves.
+
+    >>> _least_longer([(1.0, 9.0), (4.0, 4.0)])
+    2.5
+    """
+    first_s, second_s = 0.0, sum(second for _, second in rings)
+    for first, second in sorted(rings, key=lambda pair: pair[0] / (sum(pair) or 1.0)):
+        if first_s + first >= second_s - second:
+            share = (second_s - first_s) / (first + second or 1.0)
+            return first_s + share * first
+        first_s, second_s = first_s + first, second_s - second
+    return max(first_s, second_s)
 
 
 def is_dominated(costs: Costs, other: Costs) -> bool:
@@ -153,8 +172,13 @@ def is_dominated(costs: Costs, other: Costs) -> bool:
         and other.parts == costs.parts
         and other.fc_ring.s_per_byte <= costs.fc_ring.s_per_byte
         and other.fc_ring.latency_s <= costs.fc_ring.latency_s
-        and all(one.fc_forward_s <= two.fc_forward_s for one, two in zip(other.ops, costs.ops, strict=True))
-        and all(one.fc_backward_s <= two.fc_backward_s for one, two in zip(other.ops, costs.ops, strict=True))
+        and all(
+            one.fc_forward_s <= two.fc_forward_s
+            and one.fc_backward_s <= two.fc_backward_s
+            and one.fc_ring_bytes <= two.fc_ring_bytes
+            and one.fc_updated_bytes <= two.fc_updated_bytes
+            for one, two in zip(other.ops, costs.ops, strict=True)
+        )
         and all(any(busier.carries(link) for busier in costs.links) for link in other.links)
     )
 
@@ -201,16 +225,17 @@ def search_front(choices: Sequence[Costs], space: FrontSpace, known: Sequence[Ca
 def _ceiling_s(costs: Costs) -> float:
     """No plan is slower: every op on both sides, every tensor sent five times, both rings over all gradients."""
     compute_s = sum(op.conv_forward_s + op.conv_backward_s + op.fc_forward_s + op.fc_backward_s for op in costs.ops)
-    gradient_bytes = sum(op.gradient_bytes for op in costs.ops)
-    ring_s = sum(
-        channel.latency_s + gradient_bytes * channel.s_per_byte for channel in (costs.conv_ring, costs.fc_ring)
+    ring_s = costs.conv_ring.latency_s + costs.fc_ring.latency_s
+    ring_s += sum(
+        op.conv_ring_bytes * costs.conv_ring.s_per_byte + op.fc_ring_bytes * costs.fc_ring.s_per_byte
+        for op in costs.ops
     )
     payload_s = sum(
         sum(costs.up_s(link, tensor, to_all=True) + costs.up_s(link, tensor) for tensor in costs.tensors)
         + link.samples * costs.target_bytes * link.s_per_byte
         for link in costs.links
     )
-    optimizer_s = 2 * gradient_bytes * costs.optimizer_s_per_byte
+    optimizer_s = sum(op.conv_updated_bytes + op.fc_updated_bytes for op in costs.ops) * costs.optimizer_s_per_byte
     return 1e-9 + compute_s + ring_s + 5 * (costs.latency_s + payload_s) + optimizer_s
 
 

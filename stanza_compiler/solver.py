@@ -7,7 +7,7 @@ Each maximum in the cost model becomes a variable that is at least each of its f
 from collections.abc import Callable
 from dataclasses import replace
 
-from stanza_compiler.cost_model import Costs, OpCost
+from stanza_compiler.cost_model import Costs
 from stanza_compiler.cuts import Cuts, members
 from stanza_compiler.dataflow import Tensor
 from stanza_compiler.linear import ONE, Form, LinearProgram, sum_of
@@ -64,16 +64,17 @@ class _Program(LinearProgram):
         """`cost_model.price_cut`."""
         costs = self._costs
         sides = [(op, self._conv(op.name), self._fc(op.name)) for op in costs.ops]
-        conv_bytes = sum_of(*((op.gradient_bytes, conv) for op, conv, _ in sides))
-        fc_bytes = sum_of(*((op.gradient_bytes, fc) for op, _, fc in sides))
+        fc_bytes = sum_of(*((op.fc_ring_bytes, fc) for op, _, fc in sides))
+        conv_updated = sum_of(*((op.conv_updated_bytes, conv) for op, conv, _ in sides))
+        fc_updated = sum_of(*((op.fc_updated_bytes, fc) for op, _, fc in sides))
         forward = sum_of(*((op.conv_forward_s, conv) for op, conv, _ in sides))
         fc_compute = sum_of(*((op.fc_forward_s + op.fc_backward_s, fc) for op, _, fc in sides))
         conv_backward = sum_of(*((op.conv_backward_s, conv) for op, conv, _ in sides))
-        conv_trains = self.most([conv for op, conv, _ in sides if op.gradient_bytes])
-        fc_trains = self.most([fc for op, _, fc in sides if op.gradient_bytes])
+        conv_trains = self.most([conv for op, conv, _ in sides if op.trains])
+        fc_trains = self.most([fc for op, _, fc in sides if op.trains])
         fc_ring = sum_of((costs.fc_ring.s_per_byte, fc_bytes), (costs.fc_ring.latency_s, fc_trains))
-        conv_optimizer = sum_of((costs.optimizer_s_per_byte, conv_bytes))
-        fc_optimizer = sum_of((costs.optimizer_s_per_byte, fc_bytes))
+        conv_optimizer = sum_of((costs.optimizer_s_per_byte, conv_updated))
+        fc_optimizer = sum_of((costs.optimizer_s_per_byte, fc_updated))
         dedicated = costs.allocation.placement == "dedicated"
         conv_ring = sum_of(
             (costs.conv_ring.latency_s, conv_trains),
@@ -146,7 +147,7 @@ def exposed(program: LinearProgram, costs: Costs, conv: Callable[[str], Form], b
     """
     least = 0.0
     for op in reversed(costs.ops):
-        in_conv, sent = conv(op.name), op.gradient_bytes * costs.conv_ring.s_per_byte
+        in_conv, sent = conv(op.name), op.conv_ring_bytes * costs.conv_ring.s_per_byte
         if not in_conv.keys() - {ONE}:
             is_conv = in_conv.get(ONE, 0.0)
             least = max(0.0, least - is_conv * op.conv_backward_s) + is_conv * sent
@@ -169,13 +170,12 @@ def scaled(costs: Costs, units_per_s: float) -> Costs:
     return replace(
         costs,
         ops=tuple(
-            OpCost(
-                op.name,
-                op.conv_forward_s * units_per_s,
-                op.conv_backward_s * units_per_s,
-                op.fc_forward_s * units_per_s,
-                op.fc_backward_s * units_per_s,
-                op.gradient_bytes,
+            replace(
+                op,
+                conv_forward_s=op.conv_forward_s * units_per_s,
+                conv_backward_s=op.conv_backward_s * units_per_s,
+                fc_forward_s=op.fc_forward_s * units_per_s,
+                fc_backward_s=op.fc_backward_s * units_per_s,
             )
             for op in costs.ops
         ),

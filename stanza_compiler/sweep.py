@@ -14,7 +14,7 @@ import numpy as np
 from stanza_compiler.cuts import Cuts
 from stanza_compiler.dominance import Dominance
 from stanza_compiler.rows import Bools, Integers, Pricing, Rows, Sums, followed
-from stanza_compiler.tally import BOUNDARY_BYTES, OPS, WORK, Tally, iteration_s
+from stanza_compiler.tally import BOUNDARY_BYTES, CONV_NET, OPS, WORK, Tally, iteration_s
 from stanza_compiler.windows import Window, windows
 
 # Cuts within this share of the least time tie.
@@ -78,7 +78,7 @@ def _behind(tally: Tally, cuts: Cuts, stretches: tuple[tuple[int, ...], ...]) ->
         for place in reversed(places):
             if cuts.conv_only >> tally.group[place] & 1:
                 added = tally.ops[place][:, None]
-                peak_s = np.maximum(tally.ready_s[place][:, None], peak_s + added[tally.rows(3)])
+                peak_s = np.maximum(tally.ready_s[place][:, None], peak_s + added[tally.rows(CONV_NET)])
                 sums = sums + added
         behind.append(Sums(sums, peak_s))
     return behind[::-1]
@@ -117,7 +117,7 @@ class _Found:
         work = rows.sums.sums[WORK] + behind.sums[WORK]
         cuts = np.flatnonzero(which & (work > 0) & (work < self._work))
         sums, peak_s = rows.sums.sums[:, cuts], rows.sums.peak_s[:, cuts]
-        peak_s = np.maximum(peak_s, sums[self._tally.rows(3)] + behind.peak_s)
+        peak_s = np.maximum(peak_s, sums[self._tally.rows(CONV_NET)] + behind.peak_s)
         self._waiting.append((window, rows, cuts, Sums(sums + behind.sums, peak_s)))
         self._waiting_cuts += cuts.size
         if self._waiting_cuts > BATCH:

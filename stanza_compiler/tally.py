@@ -6,16 +6,20 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from stanza_compiler.cost_model import Costs
+from stanza_compiler.cost_model import Costs, OpCost
 from stanza_compiler.cuts import Cuts
 from stanza_compiler.opgraph import Value
 
 Floats = NDArray[np.float64]
 
 # Rows of sums that allocations share: counts and bytes, which are whole numbers and exact as floats.
-BOUNDARY_BYTES, OPS, WORK, GRADIENT_BYTES = range(4)
+BOUNDARY_BYTES, OPS, WORK, TRAINS = range(4)
 UP, DOWN = slice(4, 7), slice(7, 10)
 SHARED = 10
+
+# Kinds of seconds, each with a row for every allocation.
+CONV_FORWARD, CONV_BACKWARD, CONV_OPTIMIZER, CONV_NET, FC_COMPUTE, FC_RING, FC_OPTIMIZER = range(7)
+KINDS = 7
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,13 +32,13 @@ class Leaving:
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """Sums by row: the shared ones, then four kinds of seconds, each with a row for every allocation.
+    """Sums by row: the shared ones, then the kinds of seconds, each with a row for every allocation.
 
-    The kinds are CONV's forward, CONV's backward, FC's compute of what is in CONV, and CONV's ring less the backward
-    that hides it. `start` are the sums of the cut with nothing in CONV but graph inputs. Op k, of group `group[k]`,
-    adds `ops[k]` when it joins CONV: its own costs and the tensors it makes less those that FC surely reads no more;
-    `leaving[k]` are the tensors of which that depends on other readers. `ready_s[k]` is the ring's time for op k's
-    gradient under each allocation.
+    Of what is in CONV they are CONV's forward, backward and optimiser, CONV's ring less the backward that hides it, and
+    what FC is spared: compute, ring and optimiser. `all_s` has every op in CONV, by kind and allocation. `start` are
+    the sums of the cut with nothing in CONV but graph inputs. Op k, of group `group[k]`, adds `ops[k]` when it joins
+    CONV: its own costs and the tensors it makes less those that FC surely reads no more; `leaving[k]` are the tensors
+    of which that depends on other readers. `ready_s[k]` is the ring's time for op k's gradient under each allocation.
     """
 
     choices: tuple[Costs, ...]
@@ -42,6 +46,7 @@ class Tally:
     start: Floats
     ops: Floats
     ready_s: Floats
+    all_s: Floats
     leaving: dict[int, tuple[Leaving, ...]]
 
     def rows(self, kind: int) -> slice:
@@ -53,21 +58,15 @@ def tally(choices: Sequence[Costs], cuts: Cuts) -> Tally:
     ops, tensors = choices[0].ops, choices[0].tensors
     position = {op.name: place for place, op in enumerate(ops)}
     group = tuple(cuts.group[op.name] for op in ops)
-    sums = np.zeros((len(ops), SHARED + 4 * len(choices)))
+    sums = np.zeros((len(ops), SHARED + KINDS * len(choices)))
     start = np.zeros(sums.shape[1])
     leaving: dict[int, list[Leaving]] = {}
     works = [cuts.work >> number & 1 for number in range(len(cuts.groups))]
     for place, op in enumerate(ops):
-        sums[place, :4] = 0, 1, works[group[place]], op.gradient_bytes
+        sums[place, :4] = 0, 1, works[group[place]], op.trains
     for number, costs in enumerate(choices):
-        columns = np.array(
-            [
-                (op.conv_forward_s, op.conv_backward_s, op.fc_forward_s + op.fc_backward_s, op.gradient_bytes)
-                for op in costs.ops
-            ]
-        )
-        columns[:, 3] = columns[:, 3] * costs.conv_ring.s_per_byte - columns[:, 1]
-        sums[:, SHARED + number :: len(choices)] = columns
+        sums[:, SHARED + number :: len(choices)] = [kinds_of_seconds(op, costs) for op in costs.ops]
+    all_s = np.array([sums[:, SHARED + kind * len(choices) :][:, : len(choices)].sum(axis=0) for kind in range(KINDS)])
     for tensor in tensors:
         # What can only be in CONV never makes a tensor cross.
         readers = {position[name] for name in tensor.readers if not cuts.conv_only >> cuts.group[name] & 1}
@@ -84,9 +83,22 @@ def tally(choices: Sequence[Costs], cuts: Cuts) -> Tally:
             leaving.setdefault(last, []).append(Leaving(crossing, others))
         else:
             sums[last, :SHARED] -= crossing
-    ready_s = np.array([[op.gradient_bytes * costs.conv_ring.s_per_byte for costs in choices] for op in ops])
+    ready_s = np.array([[op.conv_ring_bytes * costs.conv_ring.s_per_byte for op in costs.ops] for costs in choices]).T
     frozen = {place: tuple(each) for place, each in leaving.items()}
-    return Tally(tuple(choices), group, start, sums, ready_s, frozen)
+    return Tally(tuple(choices), group, start, sums, ready_s, all_s, frozen)
+
+
+def kinds_of_seconds(op: OpCost, costs: Costs) -> tuple[float, ...]:
+    """What an op in CONV adds to each kind of seconds."""
+    return (
+        op.conv_forward_s,
+        op.conv_backward_s,
+        op.conv_updated_bytes * costs.optimizer_s_per_byte,
+        op.conv_ring_bytes * costs.conv_ring.s_per_byte - op.conv_backward_s,
+        op.fc_forward_s + op.fc_backward_s,
+        op.fc_ring_bytes * costs.fc_ring.s_per_byte,
+        op.fc_updated_bytes * costs.optimizer_s_per_byte,
+    )
 
 
 def crossing_sums(value: Value) -> Floats:
@@ -110,14 +122,18 @@ def iteration_s(tally: Tally, sums: Floats, peak_s: Floats) -> Floats:
 
 def _iteration_s(tally: Tally, number: int, sums: Floats, peak_s: Floats) -> Floats:
     costs = tally.choices[number]
-    forward_s, backward_s, as_fc_s, net_s = (sums[tally.rows(kind)][number] for kind in range(4))
-    conv_bytes = sums[GRADIENT_BYTES]
-    fc_bytes = sum(op.gradient_bytes for op in costs.ops) - conv_bytes
-    fc_s = sum(op.fc_forward_s + op.fc_backward_s for op in costs.ops) - as_fc_s
-    fc_ring_s = np.where(fc_bytes > 0, costs.fc_ring.latency_s + fc_bytes * costs.fc_ring.s_per_byte, 0.0)
-    conv_latency_s = np.where(conv_bytes > 0, costs.conv_ring.latency_s, 0.0)
-    conv_optimizer_s = conv_bytes * costs.optimizer_s_per_byte
-    fc_optimizer_s = fc_bytes * costs.optimizer_s_per_byte
+    forward_s, backward_s, conv_optimizer_s, net_s, *spared_s = (
+        sums[tally.rows(kind)][number] for kind in range(KINDS)
+    )
+    fc_s, fc_ring_s, fc_optimizer_s = (
+        tally.all_s[kind, number] - spared
+        for kind, spared in zip((FC_COMPUTE, FC_RING, FC_OPTIMIZER), spared_s, strict=True)
+    )
+    trains = sums[TRAINS]
+    fc_trains = tally.ops[:, TRAINS].sum() - trains
+    fc_ring_s = np.where(fc_trains > 0, costs.fc_ring.latency_s + fc_ring_s, 0.0)
+    fc_optimizer_s = np.where(fc_trains > 0, fc_optimizer_s, 0.0)
+    conv_latency_s = np.where(trains > 0, costs.conv_ring.latency_s, 0.0)
     if costs.allocation.placement == "dedicated":
         end_s = np.maximum(backward_s + conv_latency_s + peak_s + conv_optimizer_s, fc_ring_s + fc_optimizer_s)
     else:

@@ -199,6 +199,7 @@ def random_models(draw: st.DrawFn) -> tuple[OpGraph, Rules]:
                     tuple(sources),
                     None if role == "tuple" else output,
                     parameters=tuple(each.name for each in used),
+                    sparse_lookups=draw(st.sampled_from([0, 0, 0.5, 1000])) if len(used) == 1 else 0,
                     forward_flops=flops,
                     backward_flops=draw(st.integers(0, 3)) * flops,
                     constant_flops=draw(st.sampled_from([0, 0, 10**6])),

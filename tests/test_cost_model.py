@@ -173,6 +173,59 @@ def test_a_shared_parameter_is_reduced_once_when_its_first_user_has_gone_backwar
     assert data_parallel(shared, 4, CLUSTER, FOUR) == data_parallel(GRAPH, 4, CLUSTER, FOUR)
 
 
+def _tables(lookups: float) -> OpGraph:
+    """A table of 100 rows of 4 bytes before a body with 1,000 bytes."""
+    return OpGraph(
+        "tables",
+        4,
+        (value("x", 24, requires_grad=False),),
+        (
+            Op("table", "EmbeddingBag", ("x",), value("table", 40), parameters=("t",), sparse_lookups=lookups),
+            Op("body", "Linear", ("table",), value("body", 4), parameters=("w",)),
+        ),
+        ("body",),
+        (parameter("t", 100), parameter("w", 250)),
+    )
+
+
+def test_a_sparse_table_costs_data_parallel_the_rows_that_every_rank_looks_up() -> None:
+    graph = _tables(3)
+    prediction = data_parallel(graph, 4, CLUSTER, FOUR)
+    # 12 rows of 4 bytes and an int64 go from each rank to the 3 others; the optimiser sees 48 rows.
+    assert _terms(prediction) == pytest.approx(
+        {
+            "conv_allreduce_exposed_s": 6 * 0.5 + 6 / 4 * 1000 / 1000 + 3 * 12 * 12 / 1000,
+            "optimizer_s": (1000 + 48 * 4) * 5e-4,
+        }
+    )
+    assert prediction.bytes_per_step == pytest.approx(2 * 3 * 1000 + 4 * 3 * 12 * 12)
+
+
+def test_a_sparse_table_never_costs_more_rows_than_it_has() -> None:
+    terms = _terms(data_parallel(_tables(30), 4, CLUSTER, FOUR))
+    assert terms["conv_allreduce_exposed_s"] == pytest.approx(6 * 0.5 + 6 / 4 + 3 * 100 * 12 / 1000)
+    assert terms["optimizer_s"] == pytest.approx((1000 + 100 * 4) * 5e-4)
+
+
+def test_parameter_servers_exchange_the_rows_that_a_worker_looks_up() -> None:
+    prediction = parameter_server_1(_tables(3), 4, CLUSTER, FOUR)
+    assert _terms(prediction) == pytest.approx(
+        {
+            "up_s": 0.5 + 3 * (1000 + 144) / 1000,
+            "down_s": 0.5 + 3 * (1000 + 144) / 1000,
+            "optimizer_s": (1000 + 36 * 4) * 5e-4,
+        }
+    )
+
+
+def test_hosts_of_sparse_tables_exchange_the_rows_of_their_blocks() -> None:
+    costs = separate_costs(_tables(3), Allocation(2, 2, "dedicated"), CLUSTER, FOUR)
+    prediction = price_cut(costs, frozenset({"table"}), frozenset({"table"}))
+    terms = _terms(prediction)
+    # Every host has 12 rows for the other one; its optimiser changes 24 rows.
+    assert terms["fc_exposed_s"] == pytest.approx(2 * 0.5 + 12 * 12 / 1000 + 24 * 4 * 5e-4 - 1000 * 5e-4)
+
+
 def test_exposure_is_the_largest_backlog_over_all_positions() -> None:
     steps = [(1.0, 3), (4.0, 2), (2.0, 7)]
     # From the op first in program order: its 3; 3 + 2 less 1 of compute; 3 + 2 + 7 less 1 + 4.

@@ -3,7 +3,7 @@
 import pytest
 
 from stanza_compiler.cluster import Device
-from stanza_compiler.op_time import backward_s, forward_s, gradient_bytes, needs_backward
+from stanza_compiler.op_time import backward_s, forward_s, needs_backward
 from stanza_compiler.opgraph import Op, OpGraph
 from tests.hand_graphs import parameter, value
 
@@ -48,4 +48,3 @@ def test_what_no_trainable_parameter_feeds_has_no_backward() -> None:
     pair = Op("pair", "chunk", ("conv",), None)
     graph = OpGraph("three", 1, GRAPH.inputs, (stem, CONV, pair), ("conv",), GRAPH.parameters)
     assert needs_backward(graph) == {"conv", "pair"}
-    assert gradient_bytes(graph) == {"conv": 8}

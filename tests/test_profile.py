@@ -369,6 +369,33 @@ def test_a_tied_parameter_is_one_with_further_names() -> None:
     assert [op.parameters for op in graph.ops] == [("table.weight",), ("table.weight",)]
 
 
+def test_lookups_for_a_sparse_gradient_are_told_by_sample() -> None:
+    ids = torch.zeros(4, 6, dtype=torch.long)
+    for module in (nn.EmbeddingBag(1000, 16, mode="sum", sparse=True), nn.Embedding(1000, 16, sparse=True)):
+        (op,) = profiled(module, ids).graph.ops
+        assert op.sparse_lookups == 6
+        written = 16 * 4 * (6 if isinstance(module, nn.Embedding) else 1)
+        assert op.memory_bytes_per_sample >= 6 * 8 + 6 * 16 * 4 + written
+        assert op.constant_memory_bytes == 0  # of the table only the rows are read
+    (op,) = profiled(nn.Embedding(1000, 16), ids).graph.ops
+    assert (op.sparse_lookups, op.constant_memory_bytes) == (0, 1000 * 16 * 4)
+
+
+def test_a_functional_lookup_may_be_sparse_too() -> None:
+    def look_up(model: Any, ids: torch.Tensor) -> torch.Tensor:
+        return F.embedding(ids, model.table, sparse=True)
+
+    graph = profiled(Calling(look_up, table=nn.Parameter(torch.ones(50, 2))), torch.zeros(4, 3, dtype=torch.long)).graph
+    assert [op.sparse_lookups for op in graph.ops if op.parameters] == [3]
+
+
+def test_ragged_lookups_are_the_examples_share_a_sample() -> None:
+    bags = nn.EmbeddingBag(1000, 16, mode="sum", sparse=True)
+    ids, offsets = torch.zeros(9, dtype=torch.long), torch.tensor([0, 2, 2, 6])
+    (op,) = profiled(bags, ids, offsets, batch_axes={"input": None, "offsets": 0}).graph.ops
+    assert op.sparse_lookups == 9 / 4
+
+
 def test_writes_are_told_by_storage() -> None:
     model = Calling(
         lambda self, x: (self.fc(x).view(-1, 3, 1).relu_(), self.seen.add_(1)), fc=nn.Linear(3, 3), seen=torch.zeros(3)
