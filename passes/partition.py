@@ -19,8 +19,10 @@ from stanza_compiler.cost_model import (
 from stanza_compiler.cuts import Cuts, cut_space, precedences
 from stanza_compiler.dataflow import size_segments, tensors
 from stanza_compiler.errors import PlanError
-from stanza_compiler.front import FrontSpace, front_of, front_space
+from stanza_compiler.front import ORDERS, FrontSpace, front_of, front_space
+from stanza_compiler.heavy import heavy_parameters
 from stanza_compiler.opgraph import OpGraph, Rules
+from stanza_compiler.order_prices import order_prices
 from stanza_compiler.plan import Boundary, Plan, Request, Role, Stage, Totals
 from stanza_compiler.requested_cut import requested_cut
 from stanza_compiler.roles import compute_heavy, no_lookups
@@ -49,7 +51,7 @@ def partition(graph: OpGraph, rules: Rules, cluster: Cluster, request: Request) 
     front = front_of(graph, fronts.cuts, frozenset(request.fc_ops or ()))
     asked = None if front else requested_cut(graph, rules, cuts, request)
     why_not = "" if choices else f"{ranks} rank can't hold two roles apart"
-    if not fronts.orders() or request.cut_after is not None:
+    if all(map(fronts.why_not, ORDERS)) or request.cut_after is not None:
         why_not = _why_no_cut(graph, cuts) or why_not
     if why_not and request.strategy == "separate":
         raise PlanError(graph.name, f"{why_not}, nothing to separate", "use --strategy data-parallel")
@@ -81,6 +83,7 @@ def partition(graph: OpGraph, rules: Rules, cluster: Cluster, request: Request) 
     chosen = winner if separates else None
     allocation = chosen.prediction.allocation if chosen else whole.allocation
     boundary = _boundary(graph, chosen.fc_ops, chosen.front) if chosen else ()
+    stages = _stages(graph, chosen.fc_ops, chosen.front) if chosen else (_stage(graph, "model", [graph.op.keys()]),)
     return Plan(
         source=graph.name,
         model_hash="",
@@ -91,7 +94,7 @@ def partition(graph: OpGraph, rules: Rules, cluster: Cluster, request: Request) 
         verdict="separate" if chosen else "data-parallel",
         reason=reason(request.strategy, winner.prediction if winner else None, whole, why_not),
         totals=Totals(graph.parameter_bytes, graph.forward_flops, graph.constant_flops, len(graph.ops)),
-        stages=_stages(graph, chosen.fc_ops, chosen.front) if chosen else (_stage(graph, "model", [graph.op.keys()]),),
+        stages=stages,
         boundary=boundary,
         allocation=allocation,
         predictions={
@@ -103,9 +106,30 @@ def partition(graph: OpGraph, rules: Rules, cluster: Cluster, request: Request) 
         },
         break_even_bit_per_s=_break_even(chosen or _rival(found), whole_on, cluster),
         alternatives=alternatives(graph, chosen.prediction if chosen else whole, whole, _runners_up(found, winner)),
+        orders=order_prices(
+            [candidate for ranked in found.values() for candidate in ranked],
+            winner,
+            chosen.prediction if chosen else whole,
+            fronts,
+            _why_no_cut(graph, cuts),
+        )
+        if winner and is_free and request.cut_after is None
+        else (),
+        heavy_parameters=heavy_parameters(graph, _trainers(graph, stages), ranks, cluster, max(batch.parts(ranks))),
         notes=(*rules.notes, *_coupling_notes(rules, chosen), *(_heavy_notes(graph, cuts, chosen) if chosen else ())),
         single_host=rules.single_host,
     )
+
+
+def _trainers(graph: OpGraph, stages: Sequence[Stage]) -> dict[str, str]:
+    """The role that holds each parameter."""
+    return {
+        name: stage.role
+        for stage in stages
+        for segment in stage.segments
+        for op in segment
+        for name in graph.op[op].parameters
+    }
 
 
 def _coupling_notes(rules: Rules, chosen: Candidate | None) -> tuple[str, ...]:

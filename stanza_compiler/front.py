@@ -29,15 +29,17 @@ class FrontSpace:
     ties: tuple[tuple[int, ...], ...]
     ends_in_fc: bool
 
-    def orders(self) -> tuple[Order, ...]:
-        """The orders that have something to put in front, and behind."""
+    def why_not(self, order: Order) -> str:
+        """Why there is no plan of this order, empty where there may be one."""
         if not self.front & self.heavy:
-            return ()
-        possible = {
-            "fc-conv": not (self.last or self.ends_in_fc),
-            "fc-conv-fc": bool(self.back & self.cuts.work),
-        }
-        return tuple(order for order in ORDERS if possible[order])
+            return "no lookup in trained parameters can stand in front of CONV"
+        if order == "fc-conv" and self.ends_in_fc:
+            return "the loss needs the whole batch, which an FC host sees behind CONV"
+        if order == "fc-conv" and self.last:
+            return f"{self.cuts.groups[next(members(self.last))][0]} must be in FC behind CONV"
+        if order == "fc-conv-fc" and not self.back & self.cuts.work:
+            return "nothing with work can stand behind CONV"
+        return ""
 
     def is_legal(self, front: int, back: int) -> bool:
         """Nothing reads what a later segment makes, every tie has one role, and all segments asked for have work."""

@@ -54,21 +54,29 @@ class Gradient:
 
 
 def gradients(graph: OpGraph) -> dict[str, Gradient]:
-    """By op: a shared parameter's gradient is complete after its first user, the last to go backward.
-
-    It is sparse when that of every user is; a table that two ops look up in has the lookups of both.
-    """
+    """By op: a shared parameter's gradient is complete after its first user, the last to go backward."""
     complete: dict[str, Gradient] = {}
+    users = parameter_users(graph)
+    for name, own in parameter_gradients(graph).items():
+        known = complete.get(users[name][0], Gradient())
+        complete[users[name][0]] = Gradient(known.dense_bytes + own.dense_bytes, (*known.tables, *own.tables))
+    return complete
+
+
+def parameter_gradients(graph: OpGraph) -> dict[str, Gradient]:
+    """By trained parameter that some op uses.
+
+    A gradient is sparse when that of every user is; a table that two ops look up in has the lookups of both.
+    """
+    found: dict[str, Gradient] = {}
     for name, users in parameter_users(graph).items():
         parameter = graph.parameter[name]
+        lookups = [graph.op[user].sparse_lookups for user in users]
         if not parameter.trainable:
             continue
-        known = complete.get(users[0], Gradient())
-        lookups = [graph.op[user].sparse_lookups for user in users]
         if all(lookups) and parameter.bytes:
             rows = parameter.shape[0]
-            table = Table(rows, parameter.bytes / rows, sum(lookups))
-            complete[users[0]] = Gradient(known.dense_bytes, (*known.tables, table))
+            found[name] = Gradient(0, (Table(rows, parameter.bytes / rows, sum(lookups)),))
         else:
-            complete[users[0]] = Gradient(known.dense_bytes + parameter.bytes, known.tables)
-    return complete
+            found[name] = Gradient(parameter.bytes)
+    return found

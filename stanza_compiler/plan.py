@@ -143,6 +143,33 @@ class Alternative:
 
 
 @dataclass(frozen=True, slots=True)
+class HeavyParameter:
+    """What training one parameter data-parallel would cost a step; `role` is who trains it in this plan.
+
+    `rows` are those that a rank's batch looks up where the gradient is sparse, null where it is dense;
+    `data_parallel_bytes` are sent by all nodes, and `data_parallel_s` a link is busy with them, hidden or not.
+    """
+
+    name: str
+    role: str
+    bytes: int
+    rows: float | None
+    data_parallel_bytes: float
+    data_parallel_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class OrderPrice:
+    """The best plan of one order of segments, seconds and allocation null where there is none, and why so."""
+
+    order: str
+    allocation: Allocation | None
+    iteration_s: float | None
+    samples_per_s: float | None
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
 class Certificate:
     """What was compared between the emitted files and the model, with the largest differences seen.
 
@@ -177,6 +204,8 @@ class Plan:
     predictions: dict[str, Prediction | None]
     break_even_bit_per_s: float | None
     alternatives: tuple[Alternative, ...] = ()
+    orders: tuple[OrderPrice, ...] = ()
+    heavy_parameters: tuple[HeavyParameter, ...] = ()
     notes: tuple[str, ...] = ()
     certificate: Certificate | None = None
     single_host: str = ""
@@ -218,9 +247,14 @@ def to_json(plan: Plan) -> str:
                 entry["alternatives"] = [
                     {**asdict(other), "allocation": _allocation_entry(other.allocation)} for other in plan.alternatives
                 ]
+            case "orders":
+                entry["orders"] = [
+                    {**asdict(price), "allocation": price.allocation and _allocation_entry(price.allocation)}
+                    for price in plan.orders
+                ]
             case "totals":
                 entry["totals"] = asdict(plan.totals)
-            case "stages" | "boundary":
+            case "stages" | "boundary" | "heavy_parameters":
                 entry[field.name] = [asdict(item) for item in getattr(plan, field.name)]
             case "certificate":
                 entry["certificate"] = asdict(plan.certificate) if plan.certificate else None

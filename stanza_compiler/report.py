@@ -25,6 +25,8 @@ def build_report(plan: Plan, graph: OpGraph, *, brief: bool = False) -> Document
         _stages(plan),
         _cut(plan),
         _predictions(plan),
+        _orders(plan),
+        _heavy_parameters(plan),
         _alternatives(plan),
         _uncounted(graph),
         Section("Notes", sentences=plan.notes),
@@ -154,6 +156,47 @@ def _predictions(plan: Plan) -> Section:
         "Predicted time (ms) and traffic of each strategy at its best",
         table=Table(header, "l" + "r" * len(columns), tuple(rows)),
         sentences=(f"Not possible here or not asked for: {absent}.",) if absent else (),
+    )
+
+
+def _orders(plan: Plan) -> Section:
+    """Nothing to tell where FC can stand behind CONV alone."""
+    rows = tuple(
+        (
+            price.order,
+            _ranks(price.allocation) if price.allocation else "-",
+            milliseconds(price.iteration_s) if price.iteration_s is not None else "-",
+            f"{price.samples_per_s:,.1f}" if price.samples_per_s is not None else "-",
+            price.why,
+        )
+        for price in plan.orders
+    )
+    if not rows:
+        return Section("Orders of segments")
+    header = ("order", "ranks", "ms", "samples per s", "why")
+    return Section("Orders of segments", table=Table(header, "llrrl", rows))
+
+
+def _heavy_parameters(plan: Plan) -> Section:
+    title = "What the heaviest parameters cost under data-parallel"
+    if not plan.heavy_parameters:
+        return Section(title)
+    rows = tuple(
+        (
+            each.name,
+            scaled(each.bytes, "B"),
+            "dense" if each.rows is None else f"{each.rows:,.10g} rows",
+            scaled(each.data_parallel_bytes, "B"),
+            milliseconds(each.data_parallel_s),
+            each.role,
+        )
+        for each in plan.heavy_parameters
+    )
+    header = ("parameter", "size", "gradient of a rank", "sent per step", "ms of a link", "side")
+    return Section(
+        title,
+        table=Table(header, "llrrrl", rows),
+        sentences=("Sent by all nodes together; what the backward hides of it still keeps the links busy.",),
     )
 
 

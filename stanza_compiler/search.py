@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from stanza_compiler.cost_model import Costs, price_cut
 from stanza_compiler.cuts import Cuts
 from stanza_compiler.dominance import dominance
-from stanza_compiler.front import FrontSpace
+from stanza_compiler.front import ORDERS, FrontSpace, Order
 from stanza_compiler.plan import Allocation, Prediction
 from stanza_compiler.sweep import TIE, sweep
 from stanza_compiler.tally import tally
@@ -195,9 +195,11 @@ def priced(costs: Costs, cuts: Cuts, fc_groups: int, front_groups: int = 0) -> C
     return Candidate(price_cut(costs, fc_ops, front), costs, fc_groups, fc_ops, boundary_bytes, front)
 
 
-def search_front(choices: Sequence[Costs], space: FrontSpace, known: Sequence[Candidate]) -> tuple[Candidate, ...]:
+def search_front(
+    choices: Sequence[Costs], space: FrontSpace, known: Sequence[Candidate], orders: Sequence[Order] = ORDERS
+) -> tuple[Candidate, ...]:
     """The best plan of each allocation with FC ops in front, where it beats all of `known` and those before it."""
-    orders = space.orders()
+    orders = [order for order in orders if not space.why_not(order)]
     if not orders:
         return ()
     from stanza_compiler.front_solver import cheapest_front

@@ -38,9 +38,9 @@ def reason(strategy: str, separate: Prediction | None, data_parallel: Prediction
         f"({separate.samples_per_s:,.1f} against {data_parallel.samples_per_s:,.1f})"
     )
     if ratio > 1:
-        because = f"data-parallel takes {_largest_loss(data_parallel, separate)}"
+        because = f"data-parallel takes {largest_loss(data_parallel, separate)}"
     else:
-        because = f"separation takes {_largest_loss(separate, data_parallel)}"
+        because = f"separation takes {largest_loss(separate, data_parallel)}"
     if strategy == "separate":
         return f"separation was asked for and trains {compared}: {because}"
     if strategy == "data-parallel":
@@ -114,10 +114,10 @@ def _alternative(graph: OpGraph, chosen: Prediction, other: Prediction, fc_ops: 
 def _why_it_lost(chosen: Prediction, other: Prediction) -> str:
     if sample_s(other) < sample_s(chosen) * (1 - TIE):
         return "faster, but not what was asked for, or by less than a cut must gain"
-    return _largest_loss(other, chosen)
+    return largest_loss(other, chosen)
 
 
-def _largest_loss(slower: Prediction, faster: Prediction) -> str:
+def largest_loss(slower: Prediction, faster: Prediction) -> str:
     """The term that costs `slower` most, for as many samples as its step has.
 
     The compute terms are taken together: what separation takes from CONV's it adds to FC's.

@@ -1,5 +1,6 @@
 """Graphs written as numbers: published networks, and random ones for the planner to be compared on."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 from itertools import combinations, product
 
@@ -121,48 +122,55 @@ def every_cut(cuts: Cuts) -> tuple[int, ...]:
 
 
 def legal_fronts(graph: OpGraph, rules: Rules) -> list[tuple[frozenset[str], frozenset[str]]]:
-    """(front, behind) of every plan with something trained in front, by the meaning of the rules."""
+    """(front, behind) of every plan with something trained in front."""
     placed = [op.name for op in graph.ops if not op.is_size]
+    every = (dict(zip(placed, levels, strict=True)) for levels in product((0, 1, 2), repeat=len(placed)))
+    plans = (level for level in every if 0 in level.values() and is_legal(graph, rules, level))
+    return [
+        (frozenset(name for name in placed if level[name] == 0), frozenset(name for name in placed if level[name] == 2))
+        for level in plans
+    ]
+
+
+def is_legal(graph: OpGraph, rules: Rules, level: Mapping[str, int]) -> bool:
+    """Whether a plan obeys the rules by their meaning; `level` is 0 for ops in front of CONV, 1 in it, 2 behind it.
+
+    In front must be something that trains, unless nothing is there.
+    """
     reads = tensor_reads(graph)
     trained = {each.name for each in graph.parameters if each.trainable}
-    plans = []
-    for levels in product((0, 1, 2), repeat=len(placed)):
-        level = dict(zip(placed, levels, strict=True))
-        pairs = [(source, name) for name in placed for source in reads[name] if source in level]
-        if any(
-            level[one] > level[other]
-            for one, other in (*pairs, *((a, b) for a, b in rules.order if a in level and b in level))
-        ):
-            continue
-        if any(graph.op[one].output is None and level[one] != level[other] for one, other in pairs):
-            continue
-        if any(len({level[name] for name in group if name in level}) > 1 for group in rules.together):
-            continue
-        if any(level[name] != 1 for name in rules.conv_only if name in level):
-            continue
-        if any(level[name] != 2 for name in rules.fc_only if name in level):
-            continue
-        roles: dict[str, set[bool]] = {}
-        for name in placed:
-            for used in graph.op[name].parameters:
-                roles.setdefault(used, set()).add(level[name] == 1)
-        if any(len(both) > 1 for both in roles.values()):
-            continue
-        if rules.single_host and any(
-            tensor.value.kind == "per-rank"
-            and (
-                {level[name] for name in tensor.readers} - {level[tensor.maker] if tensor.maker else 1}
-                or (tensor.maker and tensor.is_output and level[tensor.maker] != 2)
-            )
-            for tensor in tensors(graph)
-        ):
-            continue
-        sides = [[name for name in placed if level[name] == number] for number in (0, 1, 2)]
-        has_work = [any(graph.op[name].has_work for name in side) for side in sides]
-        trains = any(trained & set(graph.op[name].parameters) for name in sides[0])
-        if trains and has_work[1] and (has_work[2] or not (sides[2] or rules.single_host)):
-            plans.append((frozenset(sides[0]), frozenset(sides[2])))
-    return plans
+    pairs = [(source, name) for name in level for source in reads[name] if source in level]
+    orders = [(one, other) for one, other in rules.order if one in level and other in level]
+    if any(level[one] > level[other] for one, other in (*pairs, *orders)):
+        return False
+    if any(graph.op[one].output is None and level[one] != level[other] for one, other in pairs):
+        return False
+    if any(len({level[name] for name in group if name in level}) > 1 for group in rules.together):
+        return False
+    if any(level[name] != 1 for name in rules.conv_only if name in level):
+        return False
+    if any(level[name] != 2 for name in rules.fc_only if name in level):
+        return False
+    roles: dict[str, set[bool]] = {}
+    for name in level:
+        for used in graph.op[name].parameters:
+            roles.setdefault(used, set()).add(level[name] == 1)
+    if any(len(both) > 1 for both in roles.values()):
+        return False
+    if rules.single_host and any(
+        tensor.value.kind == "per-rank"
+        and (
+            {level[name] for name in tensor.readers} - {level[tensor.maker] if tensor.maker else 1}
+            or (tensor.maker and tensor.is_output and level[tensor.maker] != 2)
+        )
+        for tensor in tensors(graph)
+    ):
+        return False
+    sides = [[name for name in level if level[name] == number] for number in (0, 1, 2)]
+    has_work = [any(graph.op[name].has_work for name in side) for side in sides]
+    trains = any(trained & set(graph.op[name].parameters) for name in sides[0])
+    in_front = trains if sides[0] else has_work[2]
+    return in_front and has_work[1] and (has_work[2] or not (sides[2] or rules.single_host))
 
 
 @st.composite
