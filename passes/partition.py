@@ -55,7 +55,7 @@ def partition(graph: OpGraph, rules: Rules, cluster: Cluster, request: Request) 
         why_not = _why_no_cut(graph, cuts) or why_not
     if why_not and request.strategy == "separate":
         raise PlanError(graph.name, f"{why_not}, nothing to separate", "use --strategy data-parallel")
-    costs = [] if why_not else list(map(costs_on(graph, cluster, batch), choices))
+    costs = [] if why_not else list(map(costs_on(graph, cluster, batch, request.codecs), choices))
     here = {placement: [each for each in costs if each.allocation.placement == placement] for placement in PLACEMENTS}
     if front:
         found = {
@@ -66,7 +66,7 @@ def partition(graph: OpGraph, rules: Rules, cluster: Cluster, request: Request) 
         found = {placement: search(priced_on, cuts, asked) for placement, priced_on in here.items()}
     else:
         found = _searched(here, graph, cuts, fronts)
-    whole_on = data_parallel_on(graph, ranks, cluster, batch)
+    whole_on = data_parallel_on(graph, ranks, cluster, batch, request.codecs)
     whole = whole_on(cluster)
     winner = best(ranked[0] for ranked in found.values() if ranked) if any(found.values()) else None
     if winner is None and not why_not:
@@ -117,6 +117,7 @@ def partition(graph: OpGraph, rules: Rules, cluster: Cluster, request: Request) 
         else (),
         heavy_parameters=heavy_parameters(graph, _trainers(graph, stages), ranks, cluster, max(batch.parts(ranks))),
         notes=(*rules.notes, *_coupling_notes(rules, chosen), *(_heavy_notes(graph, cuts, chosen) if chosen else ())),
+        codecs=request.codecs,
         single_host=rules.single_host,
     )
 

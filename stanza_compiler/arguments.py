@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal, cast
 import typer
 
 from stanza_compiler.cluster_file import MEASURE, read_cluster, read_text
+from stanza_compiler.codecs import BOUNDARY_DTYPES, GRADIENT_CODECS, Codecs
 from stanza_compiler.errors import UsageError
 from stanza_compiler.options import Options
 from stanza_compiler.plan import Request, read_request
@@ -103,6 +104,12 @@ def stanza_compile(
         list[str] | None, typer.Option("--batch-axis", metavar="NAME=K", help="an input's batch axis, or NAME=none")
     ] = None,
     batch_norm: Annotated[str, typer.Option(metavar="NAME", help="statistics: local (sync is to come)")] = "local",
+    boundary_dtype: Annotated[
+        str, typer.Option(metavar="NAME", help="what crosses the cut travels as fp32, bf16, fp16 or int8")
+    ] = "fp32",
+    gradient_codec: Annotated[
+        str, typer.Option(metavar="NAME", help="gradients are summed as they are (none), or in bf16 or fp16")
+    ] = "none",
     onnx: Annotated[bool, typer.Option("--onnx", help="write OUT/graph.onnx too, the plan as its metadata")] = False,
     no_verify: Annotated[bool, typer.Option("--no-verify", help="don't compare with the model")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="plan and report, write nothing")] = False,
@@ -135,6 +142,9 @@ def stanza_compile(
     )
     if one_of("--batch-norm", batch_norm, ("local", "sync")) == "sync":
         raise UsageError("--batch-norm", "statistics over all ranks are not built yet", "use local")
+    if one_of("--gradient-codec", gradient_codec, GRADIENT_CODECS) == "powersgd":
+        what = "PowerSGD fails on gloo (received data size doesn't match expected size) and was never run on nccl"
+        raise UsageError("--gradient-codec", what, "use bf16 or fp16")
     cluster_options = {
         "nodes": nodes,
         "gpus-per-node": gpus_per_node,
@@ -151,6 +161,7 @@ def stanza_compile(
         batch_size=_optional_integer("--batch-size", batch_size),
         global_batch_size=_optional_integer("--global-batch-size", global_batch_size),
         cut_after=cut_after,
+        codecs=Codecs(one_of("--boundary-dtype", boundary_dtype, BOUNDARY_DTYPES), gradient_codec),
     )
     options = Options(
         source=source,

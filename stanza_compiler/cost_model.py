@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 
 from stanza_compiler.cluster import Cluster, Device
+from stanza_compiler.codecs import PLAIN, Codecs
 from stanza_compiler.dataflow import Tensor, tensors
 from stanza_compiler.gradients import Gradient, gradients
 from stanza_compiler.network import (
@@ -97,25 +98,33 @@ class Costs:
 
 
 def separate(
-    graph: OpGraph, fc_ops: frozenset[str], allocation: Allocation, cluster: Cluster, batch: Batch
+    graph: OpGraph,
+    fc_ops: frozenset[str],
+    allocation: Allocation,
+    cluster: Cluster,
+    batch: Batch,
+    codecs: Codecs = PLAIN,
 ) -> Prediction:
     """Layer separation (Stanza, arXiv 1812.10624) with `fc_ops` on the hosts, dedicated or colocated."""
-    return price_cut(separate_costs(graph, allocation, cluster, batch), fc_ops)
+    return price_cut(separate_costs(graph, allocation, cluster, batch, codecs), fc_ops)
 
 
-def data_parallel(graph: OpGraph, world_size: int, cluster: Cluster, batch: Batch) -> Prediction:
+def data_parallel(
+    graph: OpGraph, world_size: int, cluster: Cluster, batch: Batch, codecs: Codecs = PLAIN
+) -> Prediction:
     """Every rank trains the whole model; one ring sums all gradients, overlapped with the backward."""
-    return data_parallel_on(graph, world_size, cluster, batch)(cluster)
+    return data_parallel_on(graph, world_size, cluster, batch, codecs)(cluster)
 
 
 def data_parallel_on(
-    graph: OpGraph, world_size: int, cluster: Cluster, batch: Batch
+    graph: OpGraph, world_size: int, cluster: Cluster, batch: Batch, codecs: Codecs = PLAIN
 ) -> Callable[[Cluster], Prediction]:
     """`data_parallel` on any network with the devices of `cluster`."""
     parts = batch.parts(world_size)
     samples = max(parts)
     compute, every = _whole_model(graph, cluster.device, samples)
-    steps = [(backward, gradient.ring_bytes(world_size, samples)) for backward, gradient in every]
+    halved = codecs.halves_gradients
+    steps = [(backward, gradient.ring_bytes(world_size, samples, halved=halved)) for backward, gradient in every]
     ring_bytes = sum(ready for _, ready in steps)
     updated_bytes = sum(gradient.updated_bytes(world_size, samples) for _, gradient in every)
 
@@ -146,15 +155,17 @@ def parameter_server_n(graph: OpGraph, world_size: int, cluster: Cluster, batch:
     return _parameter_server(graph, allocation, sharded_servers(world_size, cluster), cluster, batch)
 
 
-def separate_costs(graph: OpGraph, allocation: Allocation, cluster: Cluster, batch: Batch) -> Costs:
+def separate_costs(
+    graph: OpGraph, allocation: Allocation, cluster: Cluster, batch: Batch, codecs: Codecs = PLAIN
+) -> Costs:
     """What every op and tensor costs when `allocation` trains the model separately."""
-    return costs_on(graph, cluster, batch)(allocation)
+    return costs_on(graph, cluster, batch, codecs)(allocation)
 
 
-def costs_on(graph: OpGraph, cluster: Cluster, batch: Batch) -> Callable[[Allocation], Costs]:
+def costs_on(graph: OpGraph, cluster: Cluster, batch: Batch, codecs: Codecs = PLAIN) -> Callable[[Allocation], Costs]:
     """`separate_costs` of any allocation; what allocations have in common is computed once."""
     ops = [op for op in graph.ops if not op.is_size]
-    goes_backward, crossing = needs_backward(graph), tensors(graph)
+    goes_backward, crossing = needs_backward(graph), codecs.tensors(tensors(graph))
     known = gradients(graph)
     complete = [known.get(op.name, Gradient()) for op in ops]
 
@@ -170,7 +181,10 @@ def costs_on(graph: OpGraph, cluster: Cluster, batch: Batch) -> Callable[[Alloca
 
     @cache
     def sent(ranks: int, samples: int) -> list[tuple[float, float]]:
-        return [(each.ring_bytes(ranks, samples), each.updated_bytes(ranks, samples)) for each in complete]
+        halved = codecs.halves_gradients
+        return [
+            (each.ring_bytes(ranks, samples, halved=halved), each.updated_bytes(ranks, samples)) for each in complete
+        ]
 
     @cache
     def op_costs(conv_workers: int, conv_samples: int, fc_workers: int, fc_samples: int) -> tuple[OpCost, ...]:

@@ -5,6 +5,7 @@ from dataclasses import asdict, dataclass, fields
 from itertools import zip_longest
 from typing import Any, Literal
 
+from stanza_compiler.codecs import PLAIN, Codecs
 from stanza_compiler.errors import UsageError
 from stanza_compiler.opgraph import SHORT_DTYPES, Kind
 
@@ -38,6 +39,7 @@ class Request:
     global_batch_size: int | None = None
     cut_after: str | None = None
     fc_ops: tuple[str, ...] | None = None
+    codecs: Codecs = PLAIN
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,6 +210,8 @@ class Plan:
     heavy_parameters: tuple[HeavyParameter, ...] = ()
     notes: tuple[str, ...] = ()
     certificate: Certificate | None = None
+    codecs: Codecs = PLAIN
+    """What travels narrower than it is computed."""
     single_host: str = ""
     """Why one FC host must see the whole batch; empty when several may share it."""
     state_dict: tuple[str, ...] = ()
@@ -256,6 +260,8 @@ def to_json(plan: Plan) -> str:
                 entry["totals"] = asdict(plan.totals)
             case "stages" | "boundary" | "heavy_parameters":
                 entry[field.name] = [asdict(item) for item in getattr(plan, field.name)]
+            case "codecs":
+                entry["boundary_dtype"], entry["gradient_codec"] = plan.codecs.boundary, plan.codecs.gradient
             case "certificate":
                 entry["certificate"] = asdict(plan.certificate) if plan.certificate else None
             case _:
@@ -310,6 +316,9 @@ def read_request(text: str, place: str, request: Request) -> Request:
             batch_size=request.batch_size or (None if request.global_batch_size else int(entry["batch_size"])),
             global_batch_size=request.global_batch_size,
             fc_ops=tuple(map(str, fc_ops)) if separate else None,
+            codecs=request.codecs
+            if request.codecs != PLAIN
+            else Codecs(str(entry["boundary_dtype"]), str(entry["gradient_codec"])),
         )
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise UsageError(place, f"not a plan ({type(error).__name__}: {error})", remedy) from error

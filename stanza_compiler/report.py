@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from stanza_compiler.codecs import PLAIN, Codecs
 from stanza_compiler.document import Document, Section, Table
 from stanza_compiler.document_markdown import render_markdown
 from stanza_compiler.figures import milliseconds, scaled, share
@@ -52,10 +53,16 @@ def _summary(plan: Plan, graph: OpGraph) -> Section:
             ("cluster", _cluster(plan.cluster)),
             ("batch", f"{plan.batch_size} samples per rank that reads data"),
             ("model", f"{parameters:,} parameters ({scaled(plan.totals.parameter_bytes, 'B')}), {flops}"),
+            *([("on the wire", _codecs(plan.codecs))] if plan.codecs != PLAIN else []),
             ("graph", f"{plan.totals.ops} ops, traced by {plan.front_end}"),
             ("break-even", _break_even(plan.break_even_bit_per_s)),
         ),
     )
+
+
+def _codecs(codecs: Codecs) -> str:
+    summed = "as they are" if codecs.gradient == "none" else f"in {codecs.gradient}"
+    return f"tensors at the cut as {codecs.boundary}, gradients summed {summed}"
 
 
 def _cluster(cluster: dict[str, Any]) -> str:

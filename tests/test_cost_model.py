@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from stanza_compiler.cluster import Cluster, Device
+from stanza_compiler.codecs import PLAIN, Codecs
 from stanza_compiler.cost_model import (
     Batch,
     data_parallel,
@@ -171,6 +172,19 @@ def test_a_size_sends_the_tensor_it_is_the_size_of() -> None:
 def test_a_shared_parameter_is_reduced_once_when_its_first_user_has_gone_backward() -> None:
     shared = replace(GRAPH, ops=(GRAPH.ops[0], replace(GRAPH.ops[1], parameters=("v", "w"))))
     assert data_parallel(shared, 4, CLUSTER, FOUR) == data_parallel(GRAPH, 4, CLUSTER, FOUR)
+
+
+def test_16_bit_codecs_halve_the_boundary_and_the_rings() -> None:
+    halves = Codecs("bf16", "fp16")
+    plain, coded = (
+        separate(GRAPH, HEAD, Allocation(3, 2, "dedicated"), CLUSTER, FOUR, each) for each in (PLAIN, halves)
+    )
+    assert coded.terms["up_s"] == pytest.approx(0.5 + 8 * (20 + 10) / 1000)  # targets stay as they are
+    assert coded.terms["down_s"] == pytest.approx(0.5 + 8 * 20 / 1000)
+    assert coded.terms["conv_allreduce_exposed_s"] == pytest.approx(4 * 0.5 + 4 / 3 * 500 / 1000)
+    assert coded.terms["optimizer_s"] == plain.terms["optimizer_s"]
+    assert coded.bytes_per_step == (2 * 2 * 1000 + 2 * 1 * 8000) / 2 + 12 * 30 + 12 * 20
+    assert data_parallel(GRAPH, 4, CLUSTER, FOUR, halves).bytes_per_step == 3 * 9000
 
 
 def _tables(lookups: float) -> OpGraph:

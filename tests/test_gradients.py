@@ -19,19 +19,19 @@ def graph(*lookups: float, trainable: bool = True) -> OpGraph:
 
 
 def test_a_dense_gradient_is_complete_after_its_first_user() -> None:
-    assert gradients(graph(0, 0)) == {"op0": Gradient(40), "last": Gradient(8)}
+    assert gradients(graph(0, 0)) == {"op0": Gradient(40, saved_bytes=20), "last": Gradient(8, saved_bytes=4)}
 
 
 def test_lookups_of_all_users_of_a_sparse_table_add_up() -> None:
-    assert gradients(graph(2, 3)) == {"op0": Gradient(0, (Table(10, 4, 5),)), "last": Gradient(8)}
+    assert gradients(graph(2, 3)) == {"op0": Gradient(0, (Table(10, 4, 5),)), "last": Gradient(8, saved_bytes=4)}
 
 
 def test_one_dense_user_makes_the_gradient_dense() -> None:
-    assert gradients(graph(2, 0)) == {"op0": Gradient(40), "last": Gradient(8)}
+    assert gradients(graph(2, 0)) == {"op0": Gradient(40, saved_bytes=20), "last": Gradient(8, saved_bytes=4)}
 
 
 def test_frozen_parameters_have_none() -> None:
-    assert gradients(graph(2, trainable=False)) == {"last": Gradient(8)}
+    assert gradients(graph(2, trainable=False)) == {"last": Gradient(8, saved_bytes=4)}
 
 
 def test_rows_are_sent_with_their_numbers_to_every_other_rank() -> None:
