@@ -19,7 +19,7 @@ from stanza_compiler.network import (
     ring,
     sharded_servers,
 )
-from stanza_compiler.op_time import backward_s, forward_s, needs_backward
+from stanza_compiler.op_time import backward_s, forward_s, late_share, needs_backward
 from stanza_compiler.opgraph import OpGraph
 from stanza_compiler.plan import TERMS, Allocation, Prediction
 
@@ -51,7 +51,8 @@ class OpCost:
     """What one op costs on either side.
 
     Its gradient, complete when its backward ends, takes as long as one of `ring_bytes` in a ring allreduce, and the
-    optimiser changes `updated_bytes`; of dense gradients both are the parameters' bytes.
+    optimiser changes `updated_bytes`; of dense gradients both are the parameters' bytes. `fc_late_s` of FC's backward
+    come after the gradients of what FC takes.
     """
 
     name: str
@@ -62,6 +63,7 @@ class OpCost:
     conv_updated_bytes: float
     fc_forward_s: float
     fc_backward_s: float
+    fc_late_s: float
     fc_ring_bytes: float
     fc_updated_bytes: float
 
@@ -168,6 +170,7 @@ def costs_on(graph: OpGraph, cluster: Cluster, batch: Batch, codecs: Codecs = PL
     goes_backward, crossing = needs_backward(graph), codecs.tensors(tensors(graph))
     known = gradients(graph)
     complete = [known.get(op.name, Gradient()) for op in ops]
+    late = [late_share(graph, op) for op in ops]
 
     @cache
     def seconds(samples: int) -> list[tuple[float, float]]:
@@ -187,7 +190,9 @@ def costs_on(graph: OpGraph, cluster: Cluster, batch: Batch, codecs: Codecs = PL
         ]
 
     @cache
-    def op_costs(conv_workers: int, conv_samples: int, fc_workers: int, fc_samples: int) -> tuple[OpCost, ...]:
+    def op_costs(
+        conv_workers: int, conv_samples: int, fc_workers: int, fc_samples: int, leaves_late: bool
+    ) -> tuple[OpCost, ...]:
         sides = (
             seconds(conv_samples),
             sent(conv_workers, conv_samples),
@@ -195,8 +200,20 @@ def costs_on(graph: OpGraph, cluster: Cluster, batch: Batch, codecs: Codecs = PL
             sent(fc_workers, fc_samples),
         )
         return tuple(
-            OpCost(op.name, not gradient.is_empty, *conv_s, *conv_bytes, *fc_s, *fc_bytes)
-            for op, gradient, conv_s, conv_bytes, fc_s, fc_bytes in zip(ops, complete, *sides, strict=True)
+            OpCost(
+                name=op.name,
+                trains=not gradient.is_empty,
+                conv_forward_s=conv_s[0],
+                conv_backward_s=conv_s[1],
+                conv_ring_bytes=conv_bytes[0],
+                conv_updated_bytes=conv_bytes[1],
+                fc_forward_s=fc_s[0],
+                fc_backward_s=fc_s[1],
+                fc_late_s=leaves_late * share * fc_s[1],
+                fc_ring_bytes=fc_bytes[0],
+                fc_updated_bytes=fc_bytes[1],
+            )
+            for op, gradient, share, conv_s, conv_bytes, fc_s, fc_bytes in zip(ops, complete, late, *sides, strict=True)
         )
 
     def costs(allocation: Allocation) -> Costs:
@@ -205,7 +222,14 @@ def costs_on(graph: OpGraph, cluster: Cluster, batch: Batch, codecs: Codecs = PL
         return Costs(
             allocation=allocation,
             parts=parts,
-            ops=op_costs(allocation.conv_workers, max(parts), allocation.fc_workers, fc_samples),
+            ops=op_costs(
+                allocation.conv_workers,
+                max(parts),
+                allocation.fc_workers,
+                fc_samples,
+                # Where other hosts wait for its gradients a CONV rank computes them before its own backward.
+                allocation.placement == "dedicated" or allocation.fc_workers == 1,
+            ),
             tensors=crossing,
             target_bytes=graph.target_bytes,
             optimizer_s_per_byte=_optimizer_s_per_byte(cluster),
@@ -234,20 +258,23 @@ def with_network(costs: Costs, cluster: Cluster) -> Costs:
 def price_cut(costs: Costs, fc_ops: frozenset[str], front: frozenset[str] = frozenset()) -> Prediction:
     """One step with `fc_ops` on the hosts, those of `front` before CONV, the others behind it.
 
-    Bytes are what all nodes send, traffic inside a node included. After its backward a dedicated host reduces
-    and updates FC while CONV goes backward, reduces and updates: `fc_exposed_s` is by how much the host ends
-    later, its optimiser included. A colocated host's link carries the FC ring first, then the CONV ring as
-    gradients appear: `fc_exposed_s` is what the FC ring adds, and its device runs both optimisers. With FC ops in
-    front the FC ring waits for their backward, which waits for CONV's: nothing hides it but CONV's optimiser.
+    Bytes are what all nodes send, traffic inside a node included. Once its input gradients have left, a dedicated
+    host computes the late ones, reduces and updates FC while CONV goes backward, reduces and updates: `fc_exposed_s` is
+    by how much the host ends later, its optimiser included. A colocated host's link carries the FC ring first, then the
+    CONV ring as gradients appear, and a single one computes its late gradients meanwhile: `fc_exposed_s` is what
+    both add, and its device runs both optimisers. With FC ops in front the FC ring waits for their backward, which
+    waits for CONV's: nothing hides it but CONV's optimiser.
     """
     back = fc_ops - front
     terms = dict.fromkeys(TERMS, 0.0)
     steps: list[tuple[float, float]] = []
-    conv_bytes = fc_bytes = conv_optimizer_s = fc_optimizer_s = 0.0
+    conv_bytes = fc_bytes = conv_optimizer_s = fc_optimizer_s = late_s = 0.0
     for op in costs.ops:
         if op.name in fc_ops:
             terms["fc_forward_s"] += op.fc_forward_s
-            terms["fc_backward_s"] += op.fc_backward_s
+            op_late_s = op.fc_late_s if op.name in back else 0.0
+            terms["fc_backward_s"] += op.fc_backward_s - op_late_s
+            late_s += op_late_s
             fc_bytes += op.fc_ring_bytes
             fc_optimizer_s += op.fc_updated_bytes * costs.optimizer_s_per_byte
         else:
@@ -270,15 +297,18 @@ def price_cut(costs: Costs, fc_ops: frozenset[str], front: frozenset[str] = froz
     conv_latency_s = costs.conv_ring.latency_s if conv_bytes else 0.0
     conv_exposed_s = exposed_s(steps, costs.conv_ring.s_per_byte)
     terms["conv_allreduce_exposed_s"] = conv_latency_s + conv_exposed_s
+    end_s = fc_ring_s + fc_optimizer_s
     if costs.allocation.placement == "dedicated":
-        meanwhile_s = conv_optimizer_s
-        if not front:
-            meanwhile_s += terms["conv_backward_s"] + terms["conv_allreduce_exposed_s"]
-        terms["fc_exposed_s"] = max(0.0, fc_ring_s + fc_optimizer_s - meanwhile_s)
+        meanwhile_s = terms["conv_backward_s"] + terms["conv_allreduce_exposed_s"]
+        if front:
+            terms["fc_exposed_s"] = max(0.0, late_s - meanwhile_s) + max(0.0, end_s - conv_optimizer_s)
+        else:
+            terms["fc_exposed_s"] = max(0.0, late_s + end_s - meanwhile_s - conv_optimizer_s)
         terms["optimizer_s"] = conv_optimizer_s
     else:
-        beside_s = exposed_s(steps, costs.conv_ring.s_per_byte, backlog_s=fc_ring_s) - conv_exposed_s
-        terms["fc_exposed_s"] = fc_ring_s if front else beside_s
+        beside_s = exposed_s(steps, costs.conv_ring.s_per_byte, backlog_s=0.0 if front else fc_ring_s) - conv_exposed_s
+        terms["fc_exposed_s"] = beside_s + max(0.0, late_s - terms["conv_allreduce_exposed_s"] - beside_s)
+        terms["fc_exposed_s"] += fc_ring_s if front else 0.0
         terms["optimizer_s"] = conv_optimizer_s + fc_optimizer_s
     allocation = costs.allocation
     ring_bytes = 2 * (allocation.conv_workers - 1) * conv_bytes + 2 * (allocation.fc_workers - 1) * fc_bytes

@@ -101,7 +101,7 @@ def _seconds(costs: Costs, tally: Tally, cuts: Cuts) -> _Seconds:
     count = len(cuts.groups)
     sums = np.zeros((count, KINDS + 1))
     np.add.at(sums, list(tally.group), np.array([(*kinds_of_seconds(op, costs), op.trains) for op in costs.ops]))
-    forward_s, backward_s, conv_optimizer_s, net_s, fc_s, fc_ring_s, fc_optimizer_s, training = sums.T
+    forward_s, backward_s, conv_optimizer_s, net_s, fc_s, late_s, fc_ring_s, fc_optimizer_s, training = sums.T
     trains = sum(1 << int(number) for number in np.flatnonzero(training))
     conv_trains, fc_trains = _beside(cuts, trains)
     first_in_conv, first_in_fc = (training > 0) & ~conv_trains, (training > 0) & ~fc_trains
@@ -110,9 +110,10 @@ def _seconds(costs: Costs, tally: Tally, cuts: Cuts) -> _Seconds:
     # A colocated device runs both optimisers: what one gains the other loses.
     is_shared = costs.allocation.placement != "dedicated"
     return _Seconds(
+        # What came late may have cost nothing.
         to_conv=forward_s + backward_s + conv_ring_s + conv_optimizer_s - is_shared * fc_optimizer_s - fc_s,
         # An op less in CONV's backward may expose as much of its ring.
-        to_fc=fc_s + fc_ring_s + fc_optimizer_s - is_shared * conv_optimizer_s - forward_s,
+        to_fc=fc_s + late_s + fc_ring_s + fc_optimizer_s - is_shared * conv_optimizer_s - forward_s,
     )
 
 

@@ -65,8 +65,10 @@ class _Program(LinearProgram):
         fc_bytes = sum_of(*((op.fc_ring_bytes, fc) for op, _, fc in sides))
         conv_updated = sum_of(*((op.conv_updated_bytes, conv) for op, conv, _ in sides))
         fc_updated = sum_of(*((op.fc_updated_bytes, fc) for op, _, fc in sides))
-        conv_compute = sum_of(*((op.conv_forward_s + op.conv_backward_s, conv) for op, conv, _ in sides))
-        fc_compute = sum_of(*((op.fc_forward_s + op.fc_backward_s, fc) for op, _, fc in sides))
+        conv_forward = sum_of(*((op.conv_forward_s, conv) for op, conv, _ in sides))
+        conv_backward = sum_of(*((op.conv_backward_s, conv) for op, conv, _ in sides))
+        late = sum_of(*((op.fc_late_s, self._back(self._group(op.name))) for op in costs.ops))
+        fc_compute = sum_of(*((op.fc_forward_s + op.fc_backward_s, fc) for op, _, fc in sides), (-1.0, late))
         conv_trains = self.most([conv for op, conv, _ in sides if op.trains])
         conv_ring = sum_of((costs.conv_ring.latency_s, conv_trains), (1.0, exposed(self, costs, self._conv_op, {})))
         # In front stands something that trains.
@@ -74,8 +76,10 @@ class _Program(LinearProgram):
         conv_optimizer = sum_of((costs.optimizer_s_per_byte, conv_updated))
         fc_end = sum_of((1.0, fc_ring), (costs.optimizer_s_per_byte, fc_updated))
         if costs.allocation.placement == "dedicated":
+            meanwhile = self.most([sum_of((1.0, conv_backward), (1.0, conv_ring)), late])
             end = self.most([conv_optimizer, fc_end])
         else:
+            meanwhile = sum_of((1.0, conv_backward), (1.0, self.most([conv_ring, late])))
             end = sum_of((1.0, conv_optimizer), (1.0, fc_end))
         targets = costs.target_bytes if self._has_back else 0
         given, crossing = _with_gradient(self._given), _with_gradient(self._crossing)
@@ -86,7 +90,7 @@ class _Program(LinearProgram):
             self._message(crossing, 0),
             self._message(given, 0, to_all=True),
         ]
-        parts = (conv_compute, fc_compute, conv_ring, end, *messages)
+        parts = (conv_forward, fc_compute, meanwhile, end, *messages)
         return sum_of(*((1.0, part) for part in parts))
 
     def _some(self, forms: list[Form]) -> None:

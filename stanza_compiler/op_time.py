@@ -19,6 +19,20 @@ def backward_s(graph: OpGraph, op: Op, device: Device, samples: float) -> float:
     return _roofline_s(flops, 2 * _memory_bytes(op, samples), device)
 
 
+def late_share(graph: OpGraph, op: Op) -> float:
+    """The share of an op's backward that FC's hosts leave until the input gradients have left them.
+
+    It is what the weight's gradient costs: of a Linear layer a product of the forward's size, of a dense table all.
+    """
+    if op.sparse_lookups or not any(graph.parameter[name].trainable for name in op.parameters):
+        return 0.0
+    if op.kind in ("Embedding", "embedding"):
+        return 1.0
+    if op.kind in ("Linear", "linear") and op.backward_flops:
+        return min(1.0, op.forward_flops / op.backward_flops)
+    return 0.0
+
+
 def needs_backward(graph: OpGraph) -> frozenset[str]:
     """Ops whose result depends on a trainable parameter; a tuple's ops are judged by what they read."""
     needed: set[str] = set()

@@ -133,7 +133,10 @@ def floor_s(costs: Costs) -> float:
     A side's ring and what it overlaps take at least r seconds for an op's gradient. A colocated link carries
     both rings; dedicated roles carry theirs at the same time, each best with its share of an op that ends both at once.
     """
-    compute_s = sum(min(op.conv_forward_s + op.conv_backward_s, op.fc_forward_s + op.fc_backward_s) for op in costs.ops)
+    compute_s = sum(
+        min(op.conv_forward_s + op.conv_backward_s, op.fc_forward_s + op.fc_backward_s - op.fc_late_s)
+        for op in costs.ops
+    )
     forward_s = sum(min(op.conv_forward_s, op.fc_forward_s) for op in costs.ops)
     rings = [
         (op.conv_ring_bytes * costs.conv_ring.s_per_byte, op.fc_ring_bytes * costs.fc_ring.s_per_byte)

@@ -68,7 +68,8 @@ class _Program(LinearProgram):
         conv_updated = sum_of(*((op.conv_updated_bytes, conv) for op, conv, _ in sides))
         fc_updated = sum_of(*((op.fc_updated_bytes, fc) for op, _, fc in sides))
         forward = sum_of(*((op.conv_forward_s, conv) for op, conv, _ in sides))
-        fc_compute = sum_of(*((op.fc_forward_s + op.fc_backward_s, fc) for op, _, fc in sides))
+        fc_compute = sum_of(*((op.fc_forward_s + op.fc_backward_s - op.fc_late_s, fc) for op, _, fc in sides))
+        late = sum_of(*((op.fc_late_s, fc) for op, _, fc in sides))
         conv_backward = sum_of(*((op.conv_backward_s, conv) for op, conv, _ in sides))
         conv_trains = self.most([conv for op, conv, _ in sides if op.trains])
         fc_trains = self.most([fc for op, _, fc in sides if op.trains])
@@ -80,11 +81,12 @@ class _Program(LinearProgram):
             (costs.conv_ring.latency_s, conv_trains),
             (1.0, exposed(self, costs, self._conv, {} if dedicated else fc_ring)),
         )
-        conv_end = sum_of((1.0, conv_backward), (1.0, conv_ring), (1.0, conv_optimizer))
         if dedicated:
-            end = self.most([conv_end, sum_of((1.0, fc_ring), (1.0, fc_optimizer))])
+            conv_end = sum_of((1.0, conv_backward), (1.0, conv_ring), (1.0, conv_optimizer))
+            end = self.most([conv_end, sum_of((1.0, late), (1.0, fc_ring), (1.0, fc_optimizer))])
         else:
-            end = sum_of((1.0, conv_end), (1.0, fc_optimizer))
+            meanwhile = self.most([conv_ring, late])
+            end = sum_of((1.0, conv_backward), (1.0, meanwhile), (1.0, conv_optimizer), (1.0, fc_optimizer))
         return sum_of((1.0, forward), (1.0, self._up()), (1.0, fc_compute), (1.0, self._down()), (1.0, end))
 
     def boundary(self) -> Form:
@@ -176,6 +178,7 @@ def scaled(costs: Costs, units_per_s: float) -> Costs:
                 conv_backward_s=op.conv_backward_s * units_per_s,
                 fc_forward_s=op.fc_forward_s * units_per_s,
                 fc_backward_s=op.fc_backward_s * units_per_s,
+                fc_late_s=op.fc_late_s * units_per_s,
             )
             for op in costs.ops
         ),

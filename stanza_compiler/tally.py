@@ -18,8 +18,8 @@ UP, DOWN = slice(4, 7), slice(7, 10)
 SHARED = 10
 
 # Kinds of seconds, each with a row for every allocation.
-CONV_FORWARD, CONV_BACKWARD, CONV_OPTIMIZER, CONV_NET, FC_COMPUTE, FC_RING, FC_OPTIMIZER = range(7)
-KINDS = 7
+CONV_FORWARD, CONV_BACKWARD, CONV_OPTIMIZER, CONV_NET, FC_COMPUTE, FC_LATE, FC_RING, FC_OPTIMIZER = range(8)
+KINDS = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,10 +35,11 @@ class Tally:
     """Sums by row: the shared ones, then the kinds of seconds, each with a row for every allocation.
 
     Of what is in CONV they are CONV's forward, backward and optimiser, CONV's ring less the backward that hides it, and
-    what FC is spared: compute, ring and optimiser. `all_s` has every op in CONV, by kind and allocation. `start` are
-    the sums of the cut with nothing in CONV but graph inputs. Op k, of group `group[k]`, adds `ops[k]` when it joins
-    CONV: its own costs and the tensors it makes less those that FC surely reads no more; `leaving[k]` are the tensors
-    of which that depends on other readers. `ready_s[k]` is the ring's time for op k's gradient under each allocation.
+    what FC is spared: compute, late gradients, ring and optimiser. `all_s` has every op in CONV, by kind and
+    allocation. `start` are the sums of the cut with nothing in CONV but graph inputs. Op k, of group `group[k]`, adds
+    `ops[k]` when it joins CONV: its own costs and the tensors it makes less those that FC surely reads no more;
+    `leaving[k]` are the tensors of which that depends on other readers. `ready_s[k]` is the ring's time for op k's
+    gradient under each allocation.
     """
 
     choices: tuple[Costs, ...]
@@ -95,7 +96,8 @@ def kinds_of_seconds(op: OpCost, costs: Costs) -> tuple[float, ...]:
         op.conv_backward_s,
         op.conv_updated_bytes * costs.optimizer_s_per_byte,
         op.conv_ring_bytes * costs.conv_ring.s_per_byte - op.conv_backward_s,
-        op.fc_forward_s + op.fc_backward_s,
+        op.fc_forward_s + op.fc_backward_s - op.fc_late_s,
+        op.fc_late_s,
         op.fc_ring_bytes * costs.fc_ring.s_per_byte,
         op.fc_updated_bytes * costs.optimizer_s_per_byte,
     )
@@ -125,9 +127,9 @@ def _iteration_s(tally: Tally, number: int, sums: Floats, peak_s: Floats) -> Flo
     forward_s, backward_s, conv_optimizer_s, net_s, *spared_s = (
         sums[tally.rows(kind)][number] for kind in range(KINDS)
     )
-    fc_s, fc_ring_s, fc_optimizer_s = (
+    fc_s, late_s, fc_ring_s, fc_optimizer_s = (
         tally.all_s[kind, number] - spared
-        for kind, spared in zip((FC_COMPUTE, FC_RING, FC_OPTIMIZER), spared_s, strict=True)
+        for kind, spared in zip((FC_COMPUTE, FC_LATE, FC_RING, FC_OPTIMIZER), spared_s, strict=True)
     )
     trains = sums[TRAINS]
     fc_trains = tally.ops[:, TRAINS].sum() - trains
@@ -135,10 +137,10 @@ def _iteration_s(tally: Tally, number: int, sums: Floats, peak_s: Floats) -> Flo
     fc_optimizer_s = np.where(fc_trains > 0, fc_optimizer_s, 0.0)
     conv_latency_s = np.where(trains > 0, costs.conv_ring.latency_s, 0.0)
     if costs.allocation.placement == "dedicated":
-        end_s = np.maximum(backward_s + conv_latency_s + peak_s + conv_optimizer_s, fc_ring_s + fc_optimizer_s)
+        end_s = np.maximum(backward_s + conv_latency_s + peak_s + conv_optimizer_s, late_s + fc_ring_s + fc_optimizer_s)
     else:
-        exposed_s = np.maximum(peak_s, fc_ring_s + net_s)
-        end_s = backward_s + conv_latency_s + exposed_s + conv_optimizer_s + fc_optimizer_s
+        exposed_s = np.maximum(conv_latency_s + np.maximum(peak_s, fc_ring_s + net_s), late_s)
+        end_s = backward_s + exposed_s + conv_optimizer_s + fc_optimizer_s
     up_s = _sending_s(costs, sums[UP], costs.target_bytes)
     return np.asarray(forward_s + up_s + fc_s + _sending_s(costs, sums[DOWN], 0) + end_s)
 

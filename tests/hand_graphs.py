@@ -203,7 +203,7 @@ def random_models(draw: st.DrawFn) -> tuple[OpGraph, Rules]:
             ops.append(
                 Op(
                     name,
-                    role,
+                    draw(st.sampled_from([role, "Linear", "Embedding"])),
                     tuple(sources),
                     None if role == "tuple" else output,
                     parameters=tuple(each.name for each in used),

@@ -1,9 +1,11 @@
 """One op's seconds by the roofline, by hand."""
 
+from dataclasses import replace
+
 import pytest
 
 from stanza_compiler.cluster import Device
-from stanza_compiler.op_time import backward_s, forward_s, needs_backward
+from stanza_compiler.op_time import backward_s, forward_s, late_share, needs_backward
 from stanza_compiler.opgraph import Op, OpGraph
 from tests.hand_graphs import parameter, value
 
@@ -35,6 +37,20 @@ def test_the_backward_moves_twice_the_memory() -> None:
 
 def test_a_view_is_free() -> None:
     assert forward_s(GRAPH, VIEW, DEVICE, 4) == backward_s(GRAPH, VIEW, DEVICE, 4) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("kind", "backward_flops", "sparse_lookups", "share"),
+    [("Linear", 200, 0, 0.5), ("linear", 100, 0, 1.0), ("Embedding", 0, 0, 1.0), ("Embedding", 0, 3, 0.0),
+     ("Conv2d", 200, 0, 0.0)],
+)  # fmt: skip
+def test_what_is_late_is_the_weights_product_or_a_dense_tables_sums(
+    kind: str, backward_flops: int, sparse_lookups: int, share: float
+) -> None:
+    op = replace(CONV, kind=kind, backward_flops=backward_flops, sparse_lookups=sparse_lookups)
+    assert late_share(GRAPH, op) == share
+    frozen = replace(GRAPH, parameters=(parameter("w", 2, trainable=False),))
+    assert late_share(frozen, op) == 0.0
 
 
 def test_measured_seconds_scale_from_the_profiled_batch() -> None:
