@@ -20,6 +20,7 @@ from stanza_compiler.network import (
 from stanza_compiler.op_time import backward_s, forward_s, gradient_bytes, needs_backward
 from stanza_compiler.opgraph import OpGraph
 from stanza_compiler.plan import TERMS, Allocation, Prediction
+from stanza_compiler.ties import Tie, parted_bytes, reduction_s, ties
 
 # An SGD step reads parameter, gradient and momentum and writes parameter and momentum.
 OPTIMIZER_PASSES = 5
@@ -61,7 +62,7 @@ class Costs:
     """All that one allocation costs for every cut: what `price_cut` sums and the solver's coefficients.
 
     `parts` are each CONV rank's samples, `ops` in program order. A tensor crosses every link of `links` at once;
-    `traffic` counts all of them.
+    `traffic` counts all of them. The `ties` that a cut parts are reduced over `all_ring`, the ranks of both roles.
     """
 
     allocation: Allocation
@@ -75,6 +76,8 @@ class Costs:
     latency_s: float
     conv_ring: Channel
     fc_ring: Channel
+    ties: tuple[Tie, ...]
+    all_ring: Channel
 
     @property
     def samples(self) -> int:
@@ -143,6 +146,7 @@ def costs_on(graph: OpGraph, cluster: Cluster, batch: Batch) -> Callable[[Alloca
     """`separate_costs` of any allocation; what allocations have in common is computed once."""
     ops = [op for op in graph.ops if not op.is_size]
     goes_backward, ready, crossing = needs_backward(graph), gradient_bytes(graph), tensors(graph)
+    shared = ties(graph)
 
     @cache
     def seconds(samples: int) -> list[tuple[float, float]]:
@@ -174,6 +178,8 @@ def costs_on(graph: OpGraph, cluster: Cluster, batch: Batch) -> Callable[[Alloca
             latency_s=cluster.latency_s,
             conv_ring=ring(range(allocation.conv_workers), cluster),
             fc_ring=ring(host_ranks(allocation), cluster),
+            ties=shared,
+            all_ring=ring(range(allocation.world_size), cluster),
         )
 
     return costs
@@ -188,6 +194,7 @@ def with_network(costs: Costs, cluster: Cluster) -> Costs:
         latency_s=cluster.latency_s,
         conv_ring=ring(range(allocation.conv_workers), cluster),
         fc_ring=ring(host_ranks(allocation), cluster),
+        all_ring=ring(range(allocation.world_size), cluster),
     )
 
 
@@ -198,22 +205,26 @@ def price_cut(costs: Costs, fc_ops: frozenset[str], front: frozenset[str] = froz
     and updates FC while CONV goes backward, reduces and updates: `fc_exposed_s` is by how much the host ends
     later, its optimiser included. A colocated host's link carries the FC ring first, then the CONV ring as
     gradients appear: `fc_exposed_s` is what the FC ring adds, and its device runs both optimisers. With FC ops in
-    front the FC ring waits for their backward, which waits for CONV's: nothing hides it but CONV's optimiser.
+    front the FC ring waits for their backward, which waits for CONV's: nothing hides it but CONV's optimiser. The
+    gradient of a parameter that both roles hold is summed over all ranks once both have their own, which then update.
     """
     back = fc_ops - front
+    shared = parted_bytes(costs.ties, fc_ops)
+    shared_bytes, shared_s = sum(shared.values()), reduction_s(costs.ties, fc_ops, costs.all_ring)
     terms = dict.fromkeys(TERMS, 0.0)
     steps: list[tuple[float, int]] = []
     conv_bytes = fc_bytes = 0
     for op in costs.ops:
+        ready = op.gradient_bytes - shared.get(op.name, 0)
         if op.name in fc_ops:
             terms["fc_forward_s"] += op.fc_forward_s
             terms["fc_backward_s"] += op.fc_backward_s
-            fc_bytes += op.gradient_bytes
+            fc_bytes += ready
         else:
             terms["conv_forward_s"] += op.conv_forward_s
             terms["conv_backward_s"] += op.conv_backward_s
-            conv_bytes += op.gradient_bytes
-            steps.append((op.conv_backward_s, op.gradient_bytes))
+            conv_bytes += ready
+            steps.append((op.conv_backward_s, ready))
     asked = [tensor for tensor in costs.tensors if tensor.goes_to_front(front)]
     given = [tensor for tensor in costs.tensors if tensor.comes_down(front, back)]
     crossing = [tensor for tensor in costs.tensors if tensor.goes_up(front, back)]
@@ -227,13 +238,16 @@ def price_cut(costs: Costs, fc_ops: frozenset[str], front: frozenset[str] = froz
     fc_ring_s = costs.fc_ring.latency_s + fc_bytes * costs.fc_ring.s_per_byte if fc_bytes else 0.0
     conv_latency_s = costs.conv_ring.latency_s if conv_bytes else 0.0
     conv_exposed_s = exposed_s(steps, costs.conv_ring.s_per_byte)
-    conv_optimizer_s, fc_optimizer_s = conv_bytes * costs.optimizer_s_per_byte, fc_bytes * costs.optimizer_s_per_byte
-    terms["conv_allreduce_exposed_s"] = conv_latency_s + conv_exposed_s
+    conv_optimizer_s = (conv_bytes + shared_bytes) * costs.optimizer_s_per_byte
+    fc_optimizer_s = (fc_bytes + shared_bytes) * costs.optimizer_s_per_byte
+    terms["conv_allreduce_exposed_s"] = conv_latency_s + conv_exposed_s + shared_s
     if costs.allocation.placement == "dedicated":
-        meanwhile_s = conv_optimizer_s
-        if not front:
-            meanwhile_s += terms["conv_backward_s"] + terms["conv_allreduce_exposed_s"]
-        terms["fc_exposed_s"] = max(0.0, fc_ring_s + fc_optimizer_s - meanwhile_s)
+        meanwhile_s = 0.0 if front else terms["conv_backward_s"] + conv_latency_s + conv_exposed_s
+        if shared:
+            waited_s = max(0.0, fc_ring_s - meanwhile_s) + max(0.0, fc_optimizer_s - conv_optimizer_s)
+        else:
+            waited_s = max(0.0, fc_ring_s + fc_optimizer_s - meanwhile_s - conv_optimizer_s)
+        terms["fc_exposed_s"] = waited_s
         terms["optimizer_s"] = conv_optimizer_s
     else:
         beside_s = exposed_s(steps, costs.conv_ring.s_per_byte, backlog_s=fc_ring_s) - conv_exposed_s
@@ -241,6 +255,7 @@ def price_cut(costs: Costs, fc_ops: frozenset[str], front: frozenset[str] = froz
         terms["optimizer_s"] = conv_optimizer_s + fc_optimizer_s
     allocation = costs.allocation
     ring_bytes = 2 * (allocation.conv_workers - 1) * conv_bytes + 2 * (allocation.fc_workers - 1) * fc_bytes
+    ring_bytes += 2 * (allocation.world_size - 1) * shared_bytes
     return Prediction(allocation, costs.samples, ring_bytes + sum(size for _, size in (*ups, *downs)), terms)
 
 
