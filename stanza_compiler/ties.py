@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from stanza_compiler.cuts import parameter_users
+from stanza_compiler.figures import milliseconds, scaled
 from stanza_compiler.network import Channel
 from stanza_compiler.opgraph import Op, OpGraph, Parameter
 
@@ -47,20 +48,24 @@ def reduction_s(known: Iterable[Tie], fc_ops: frozenset[str], ring: Channel) -> 
 
 
 def parted_notes(graph: OpGraph, fc_ops: frozenset[str], ranks: int, ring: Channel) -> Iterator[str]:
-    """One note for each parameter that both roles hold, on `ranks` ranks in all."""
+    """What both roles hold, on `ranks` ranks in all: a note for all parameters that the same ops use."""
+    parted: dict[tuple[tuple[str, ...], bool], list[Tie]] = {}
     for tie in ties(graph):
-        if not tie.is_parted(fc_ops):
-            continue
-        conv = _named([graph.op[name] for name in tie.users if name not in fc_ops])
-        fc = _named([graph.op[name] for name in tie.users if name in fc_ops])
-        size = tie.parameter.bytes
-        head = f"parameter {tie.parameter.name} ({size / 1e6:.1f} MB) is held by both roles, as the plan asks"
-        users = f"CONV uses it in {conv}, FC in {fc}"
-        if tie.parameter.trainable:
-            sent = f"{2 * (ranks - 1) * size / 1e6:.1f} MB and {reduction_s([tie], fc_ops, ring) * 1e3:.1f} ms a step"
-            yield f"{head}: {users}; its gradient is summed over all {ranks} ranks, {sent}"
+        if tie.is_parted(fc_ops):
+            parted.setdefault((tie.users, tie.parameter.trainable), []).append(tie)
+    for (users, trainable), tied in parted.items():
+        conv, fc = ([graph.op[name] for name in users if (name in fc_ops) == is_fc] for is_fc in (False, True))
+        size = sum(tie.parameter.bytes for tie in tied)
+        names = ", ".join(tie.parameter.name for tie in tied)
+        head = f"{names} ({scaled(size, 'B')}) is held by both roles, as the plan asks"
+        users_text = f"CONV uses it in {_named(conv)}, FC in {_named(fc)}"
+        if trainable:
+            cost = (
+                f"{scaled(2 * (ranks - 1) * size, 'B')} and {milliseconds(reduction_s(tied, fc_ops, ring))} ms a step"
+            )
+            yield f"{head}: {users_text}; its gradient is summed over all {ranks} ranks, {cost}"
         else:
-            yield f"{head}: {users}; it is frozen, so that nothing of it is sent"
+            yield f"{head}: {users_text}; it is frozen, so that nothing of it is sent"
 
 
 def _named(ops: list[Op]) -> str:

@@ -63,12 +63,19 @@ def test_the_note_names_the_parameter_its_users_and_what_it_costs() -> None:
     first, *bodies, head = GRAPH.ops
     graph = replace(GRAPH, ops=(replace(first, source="lm.py:9"), *bodies, replace(head, source="lm.py:17")))
     (note,) = [note for note in asked(graph, fc_ops=("head",)).notes if "both roles" in note]
-    # By hand: a ring of 4 ranks, 6/4 of 5.12 MB at 1e9 bit/s and 6 latencies; 6 times 5.12 MB are sent.
-    ms = (1.5 * TABLE_BYTES * 8 / 1e9 + 6 * 50e-6) * 1e3
+    # By hand: a ring of 4 ranks, 6/4 of 5.12 MB at 1e9 bit/s and 6 times 50 us; 6 times 5.12 MB are sent.
     assert note == (
-        "parameter table.weight (5.1 MB) is held by both roles, as the plan asks: CONV uses it in table (lm.py:9), "
-        f"FC in head (lm.py:17); its gradient is summed over all 4 ranks, {6 * 5.12:.1f} MB and {ms:.1f} ms a step"
+        "table.weight (5.12 MB) is held by both roles, as the plan asks: CONV uses it in table (lm.py:9), "
+        "FC in head (lm.py:17); its gradient is summed over all 4 ranks, 30.72 MB and 61.74 ms a step"
     )
+
+
+def test_parameters_of_one_layer_share_a_note() -> None:
+    first, *others, head = GRAPH.ops
+    both = tuple(replace(op, parameters=("table.weight", "body0.weight")) for op in (first, head))
+    graph = replace(GRAPH, ops=(both[0], *(replace(op, parameters=()) for op in others), both[1]))
+    (note,) = [note for note in asked(graph, fc_ops=("head",)).notes if "both roles" in note]
+    assert note.startswith("table.weight, body0.weight (5.136 MB) is held")
 
 
 def test_a_frozen_parameter_of_both_roles_is_told_and_costs_nothing() -> None:
