@@ -64,6 +64,10 @@ class SharedParameter:
     conv: str
     fc: str
 
+    def name_in(self, role: str) -> str:
+        """The name in the stage of `role`."""
+        return {"conv": self.conv, "fc": self.fc}[role]
+
 
 @dataclass(frozen=True, slots=True)
 class Program:
