@@ -1,5 +1,7 @@
 """Programs whose two stages hold the same parameters, trained as ranks and held against a loop written here."""
 
+import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from textwrap import dedent
@@ -13,7 +15,7 @@ from stanza_compiler.cluster import Cluster
 from stanza_compiler.compiler import compile_source
 from stanza_compiler.options import Options
 from stanza_compiler.plan import Request
-from tests.launch import run
+from tests.launch import edit, launch, run
 
 State = dict[str, Tensor]
 
@@ -247,3 +249,104 @@ def test_adamw_in_double_precision_is_one_process_training(
     folder = programs(order, True)
     found = trained(folder, tmp_path, world_size, *flags)
     assert_close(found, one_process(initial_weights(folder), loss_of, adamw), 1e-9, 0.0)
+
+
+def test_what_a_step_sends_for_shared_parameters_is_counted(programs: Callable[..., Path], tmp_path: Path) -> None:
+    run(programs("conv-fc"), 3, "--steps", 1, "--global-batch-size", BATCH, "--metrics", tmp_path / "m.jsonl")
+    (line,) = map(json.loads, (tmp_path / "m.jsonl").read_text().splitlines())
+    # by hand, for 10 items of 7 tokens: targets of 8 bytes, 6 floats and their gradient a token; a ring of two over the
+    # 114 parameters of conv, a ring of three over the 348 of emb, gain and mix; quiet and still are never sent
+    assert line["bytes_sent"] == 70 * (8 + 2 * 4 * 6) + 2 * 1 * 4 * 114 + 2 * 2 * 4 * 348
+
+
+def test_the_whole_model_in_one_process_has_one_parameter_of_each(
+    programs: Callable[..., Path], tmp_path: Path
+) -> None:
+    folder = programs("conv-fc")
+    found = trained(folder, tmp_path, 1, "--single-process")
+    assert_close(found, one_process(initial_weights(folder), loss_of, sgd), 1e-6, 1e-5)
+
+
+def test_stages_that_would_update_a_copy_differently_say_so_before_training(tmp_path: Path) -> None:
+    # The last parameter is quiet.bias in CONV, head.bias in FC.
+    by_place = MODEL.replace('0.05 if name == "gain" else 0.1', "0.05 if p is named_parameters[-1][1] else 0.1")
+    folder = compiled(tmp_path, by_place, PLANS["conv-fc"][0])
+    apart = launch(folder, 3, "--steps", 2, "--conv-workers", 2)
+    together = launch(folder, 3, "--steps", 2, "--placement", "colocated", "--fc-workers", 2)
+    assert [result.status for result in (*apart, *together)] == [1] * 6
+    for result in (*apart, together[0], together[2]):
+        told = result.err.strip().splitlines()[-1]
+        assert "step 0: DisagreementError: " in told
+        assert "as the optimiser of quiet.bias, which both stages hold, SGD(" in told
+        assert "lr=0.05" in told
+        assert "lr=0.1" in told
+
+
+# A sparse table in both stages, one that is the other's dense head, and a parameter that gets a gradient in CONV alone.
+# All that CONV trains is shared: DistributedDataParallel has nothing to do.
+SPARSE = """
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.both, self.emb = nn.Embedding(50, 6, sparse=True), nn.Embedding(50, 6, sparse=True)
+            self.scale = nn.Parameter(torch.linspace(0.5, 1.5, 6))
+            self.mix, self.head = nn.Linear(6, 6), nn.Linear(6, 50)
+            self.head.weight = self.emb.weight
+
+        def forward(self, ids):
+            h = self.both(ids) + self.emb(ids) * self.scale
+            h = self.mix(h).tanh() * self.scale.detach() + self.both(ids)
+            return self.head(h)
+"""
+SPARSE_MODEL = (
+    MODEL[: MODEL.index("    class Net")]
+    + SPARSE
+    + MODEL[MODEL.index("\n    def build_model") :].replace("momentum=0.9", "momentum=0.0").replace("0.01 if", "0.0 if")
+)
+
+
+def sparse_loss(w: State, ids: Tensor, targets: Tensor) -> Tensor:
+    h = w["both.weight"][ids] + w["emb.weight"][ids] * w["scale"]
+    h = F.linear(h, w["mix.weight"], w["mix.bias"]).tanh() * w["scale"].detach() + w["both.weight"][ids]
+    scores = F.linear(h, w["emb.weight"], w["head.bias"])
+    return F.cross_entropy(scores[targets >= 0], targets[targets >= 0])
+
+
+@pytest.fixture(scope="module")
+def sparse_program(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    fc_ops = ("mix", "tanh", "detach", "mul_1", "both#2", "add_1", "head")
+    return compiled(tmp_path_factory.mktemp("sparse"), SPARSE_MODEL, fc_ops)
+
+
+@pytest.mark.parametrize(
+    ("world_size", "flags"),
+    [
+        (2, ("--conv-workers", 1)),
+        (5, ("--conv-workers", 3, "--fc-workers", 2)),
+        (3, ("--placement", "colocated", "--fc-workers", 2)),
+    ],
+    ids=["1+1", "3+2", "3-colocated-2-hosts"],
+)
+def test_sparse_gradients_of_both_roles_add_up(
+    sparse_program: Path, tmp_path: Path, world_size: int, flags: tuple[object, ...]
+) -> None:
+    weights = initial_weights(sparse_program)
+    expected = one_process(weights, sparse_loss, lambda _, w, gradient, name: w - 0.1 * gradient)
+    assert_close(trained(sparse_program, tmp_path, world_size, *flags), expected, 1e-6, 1e-5)
+    assert not torch.equal(weights["scale"], expected["scale"])
+
+
+def test_a_table_that_is_sparse_in_both_roles_stays_sparse(sparse_program: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "out"
+    shutil.copytree(sparse_program, folder)
+    hooked = """
+        optimizer.register_step_pre_hook(lambda *_: check(named_parameters))
+        return optimizer
+
+
+    def check(named_parameters):
+        forms = {name: p.grad.is_sparse for name, p in named_parameters if p.grad is not None}
+        assert forms["both.weight"] and not forms["emb.weight"], forms
+    """
+    edit(folder / "user_model.py", "\n    return optimizer\n", dedent(hooked))
+    run(folder, 3, "--steps", 3, "--placement", "colocated", "--fc-workers", 2)
