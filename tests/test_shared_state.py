@@ -1,14 +1,16 @@
 """Programs whose two stages hold one parameter, against the uncut model."""
 
 import ast
+import json
 from pathlib import Path
 
 import pytest
 
+from stanza_compiler.cli import main
 from stanza_compiler.cluster import Cluster
 from stanza_compiler.compiler import compile_source
 from stanza_compiler.options import Options
-from stanza_compiler.plan import Plan, Request, read_request, to_json
+from stanza_compiler.plan import Plan, Request
 from tests.against_model import assert_is_the_model
 
 HEAD = """
@@ -89,6 +91,17 @@ RECURRENT = """
         h = self.rnn(self.body(self.emb(ids)) @ self.rnn.weight_hh_l0[:8])[0]
         return self.lm(self.rnn(h)[0])
 """
+# Names that are no identifiers, or those of our own methods.
+ODDLY_NAMED = """
+        self.register_parameter("class", nn.Parameter(torch.randn(50, 8)))
+        self.add_module('an "odd" one', nn.Linear(8, 50))
+        self.add_module("run", nn.Linear(8, 8))
+        self.get_submodule('an "odd" one').weight = self._parameters["class"]
+
+    def forward(self, ids):
+        run, odd = self._modules["run"], self._modules['an "odd" one']
+        return odd(run(self.body(run(F.embedding(ids, self._parameters["class"])))))
+"""
 FROZEN = TIED.replace("\n\n", "\n        self.emb.weight.requires_grad_(False)\n\n", 1)
 
 
@@ -154,9 +167,26 @@ def test_a_program_with_a_parameter_of_both_roles_is_certified(
             ["fc", "conv"],
             [("rnn.weight_hh_l0",) * 3],
         ),
+        (
+            ODDLY_NAMED,
+            ("run#2", 'an "odd" one'),
+            ["conv", "fc"],
+            [("class", "class", 'an "odd" one.weight'), ("run.weight",) * 3, ("run.bias",) * 3],
+        ),
         (FROZEN, ("lm",), ["conv", "fc"], [("emb.weight", "emb.weight", "lm.weight")]),
     ],
-    ids=["front", "both-ends", "read", "read-in-front", "first-name-unused", "aliased", "deep", "recurrent", "frozen"],
+    ids=[
+        "front",
+        "both-ends",
+        "read",
+        "read-in-front",
+        "first-name-unused",
+        "aliased",
+        "deep",
+        "recurrent",
+        "odd",
+        "frozen",
+    ],
 )
 def test_a_program_with_a_parameter_of_both_roles_is_the_model(
     tmp_path: Path, text: str, fc_ops: tuple[str, ...], roles: list[str], expected: list[tuple[str, str, str]]
@@ -167,18 +197,21 @@ def test_a_program_with_a_parameter_of_both_roles_is_the_model(
     assert_is_the_model(tmp_path)
 
 
-def test_moving_an_op_from_one_stage_to_the_other_in_plan_json_parts_a_tie(tmp_path: Path) -> None:
-    first = compiled(tmp_path, TIED, cut_after="body")
-    text = to_json(first)
-    # lm and body change places with nobody: body goes to FC, as a user would edit the file.
-    edited = text.replace('"body"\n', '"emb"\n', 1).replace('"emb",\n', "", 1).replace('"lm"', '"body",\n "lm"', 1)
-    again = tmp_path / "again"
-    again.mkdir()
-    request = read_request(edited, "plan.json", Request())
-    assert request.fc_ops == ("body", "lm")
-    plan = compiled(again, TIED, fc_ops=request.fc_ops, placement="colocated", conv_workers=3, fc_workers=1)
-    assert [names for _, names in plan.sequence] == [("emb",), ("body", "lm")]
-    assert_is_the_model(again)
+def test_both_options_that_force_a_cut_part_a_tie(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "model.py").write_text(HEAD + TIED, encoding="utf-8")
+    command = [str(tmp_path / "model.py"), "-o", str(tmp_path / "out"), "--force", "--json", "--no-verify"]
+    assert main([*command, "--nodes", "3", "--strategy", "separate", "--cut-after", "body"]) == 0
+    plan = json.loads(capsys.readouterr().out)
+    assert [stage["segments"] for stage in plan["stages"]] == [[["emb", "body"]], [["lm"]]]
+    # What a user does to the file: an op goes from one list to the other.
+    for stage in plan["stages"]:
+        stage["segments"] = [["emb"]] if stage["role"] == "conv" else [["body", "lm"]]
+    (tmp_path / "edited.json").write_text(json.dumps(plan), encoding="utf-8")
+    assert main([*command, "--plan", str(tmp_path / "edited.json")]) == 0
+    again = json.loads(capsys.readouterr().out)
+    assert [stage["segments"] for stage in again["stages"]] == [[["emb"]], [["body", "lm"]]]
+    assert shared(tmp_path) == [("emb.weight", "emb.weight", "lm.weight")]
+    assert_is_the_model(tmp_path)
 
 
 def test_a_buffer_that_both_roles_write_is_still_refused(tmp_path: Path) -> None:
