@@ -17,7 +17,7 @@ from stanza_compiler.opgraph import OpGraph
 from stanza_compiler.passes.split import Stages
 from stanza_compiler.plan import Plan, Role
 from stanza_compiler.sources import node_source
-from stanza_compiler.state_lines import mode_lines
+from stanza_compiler.state_lines import mode_lines, shared_lines
 from stanza_compiler.state_tree import StateTree, state_tree
 from stanza_compiler.text import in_docstring, quoted
 from stanza_compiler.traced import Trace, attribute
@@ -51,7 +51,7 @@ def emit(source: Source, traced: Trace, graph: OpGraph, stages: Stages, plan: Pl
         )
         _write(folder / f"{file.module_name}.py", text)
     _write(folder / "whole_model.py", _whole_model(environment, source, tree, stages, files, modes))
-    _write(folder / "train.py", _train(environment, source, stages, files))
+    _write(folder / "train.py", _train(environment, source, tree, stages, files))
     _write_weights(folder / "weights", tree, files)
     if states:
         shutil.copyfile(extra_state.__file__, folder / "extra_state.py")
@@ -127,6 +127,8 @@ def _whole_model(
         signature=_quoted_names(codegen.call_signature(source.call)),
         calls=list(_calls(stages, files)),
         order=[quoted(name) for name in _order(tree, files)],
+        shares=bool(tree.shared),
+        ties=shared_lines(tree),
         base=_base(tree),
         modes=list(modes.values()),
         version=repr(tree.root._version),
@@ -187,7 +189,9 @@ def _with_parents(path: str) -> Iterator[str]:
     return (".".join(parts[: depth + 1]) for depth in range(len(parts)))
 
 
-def _train(environment: jinja2.Environment, source: Source, stages: Stages, files: list[codegen.StageFile]) -> str:
+def _train(
+    environment: jinja2.Environment, source: Source, tree: StateTree, stages: Stages, files: list[codegen.StageFile]
+) -> str:
     by_role = {file.role: file for file in files}
     segments = []
     for segment in stages.segments:
@@ -207,6 +211,10 @@ def _train(environment: jinja2.Environment, source: Source, stages: Stages, file
         uses_user_model=bool(hooks),
         stages=[{"role": quoted(f.role), "module": f.module_name, "class_name": f.class_name} for f in files],
         segments=segments,
+        shared=[
+            {"name": quoted(item.names[0]), "conv": quoted(item.held["conv"][0]), "fc": quoted(item.held["fc"][0])}
+            for item in tree.shared
+        ],
         hooks=hooks,
         example_inputs=[
             (quoted(leaf.name), codegen.example_text(leaf.example, leaf.batch_axis)) for leaf in source.call.leaves

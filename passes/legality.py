@@ -103,7 +103,7 @@ def _shared_state_groups(profile: Profile, notes: list[str]) -> Iterator[tuple[s
         if len(ops) > 1:
             is_parameter = name in graph.parameter
             what = f"parameter {name}" if is_parameter else f"buffer {name}"
-            which = "which one role holds" if is_parameter else "which stay together"
+            which = "which one role holds unless a plan parts them" if is_parameter else "which stay together"
             notes.append(f"{what} is used by {len(ops)} ops, {which} ({ops[0].name}{_at(ops[0])} first)")
             if not is_parameter:
                 yield tuple(op.name for op in ops)

@@ -1,6 +1,6 @@
 """Decide which ops run where, on how many ranks, by the exact minimum of the cost model."""
 
-from collections.abc import Sequence, Set
+from collections.abc import Iterator, Sequence, Set
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -27,6 +27,7 @@ from stanza_compiler.plan import Boundary, Plan, Request, Role, Stage, Totals
 from stanza_compiler.requested_cut import requested_cut
 from stanza_compiler.roles import compute_heavy, no_lookups
 from stanza_compiler.search import Candidate, best, best_first, priced, search, search_front, settled
+from stanza_compiler.ties import parted_notes
 from stanza_compiler.verdict import PriceAt, alternatives, break_even_bit_per_s, reason, wins
 
 # Parameters that stay in CONV are explained when they are more than this share of the model's bytes.
@@ -45,8 +46,8 @@ def partition(graph: OpGraph, rules: Rules, cluster: Cluster, request: Request) 
     choices = allocations(graph.name, rules, request, ranks)
     cluster = replace(cluster, nodes=-(-ranks // cluster.gpus_per_node))
     batch = _batch(graph, request)
-    cuts = cut_space(graph, rules)
     is_free = request.fc_ops is None
+    cuts = cut_space(graph, rules, one_cut=is_free and request.cut_after is None)
     fronts = front_space(graph, rules, *((compute_heavy(graph), no_lookups(graph)) if is_free else ()))
     front = front_of(graph, fronts.cuts, frozenset(request.fc_ops or ()))
     asked = None if front else requested_cut(graph, rules, cuts, request)
@@ -115,8 +116,20 @@ def partition(graph: OpGraph, rules: Rules, cluster: Cluster, request: Request) 
         )
         if winner and is_free and request.cut_after is None
         else (),
-        heavy_parameters=heavy_parameters(graph, _trainers(graph, stages), ranks, cluster, max(batch.parts(ranks))),
-        notes=(*rules.notes, *_coupling_notes(rules, chosen), *(_heavy_notes(graph, cuts, chosen) if chosen else ())),
+        heavy_parameters=heavy_parameters(
+            graph,
+            _trainers(graph, stages),
+            ranks,
+            cluster,
+            max(batch.parts(ranks)),
+            halved=request.codecs.halves_gradients,
+        ),
+        notes=(
+            *rules.notes,
+            *_coupling_notes(rules, chosen),
+            *(_shared_notes(graph, chosen) if chosen else ()),
+            *(_heavy_notes(graph, cuts, chosen) if chosen else ()),
+        ),
         codecs=request.codecs,
         single_host=rules.single_host,
     )
@@ -140,6 +153,12 @@ def _coupling_notes(rules: Rules, chosen: Candidate | None) -> tuple[str, ...]:
     if chosen:
         return (f"{rules.single_host}: one FC host sees the whole batch",)
     return (f"{rules.single_host}: a data-parallel rank sees its own part alone, as under DistributedDataParallel",)
+
+
+def _shared_notes(graph: OpGraph, chosen: Candidate) -> Iterator[str]:
+    """Which parameters both roles hold, and what that costs."""
+    ranks = chosen.prediction.allocation.world_size
+    return parted_notes(graph, chosen.fc_ops, ranks, max(chosen.costs.parts), chosen.costs.all_ring)
 
 
 def _for_one_host(graph: OpGraph, rules: Rules) -> Rules:
@@ -197,7 +216,7 @@ def _cluster_entry(cluster: Cluster) -> dict[str, Any]:
 def _requested(
     costs: Costs, graph: OpGraph, rules: Rules, space: FrontSpace, request: Request, front: frozenset[str]
 ) -> Candidate:
-    """The plan asked for, whose FC ops stand before CONV, and maybe behind it as well.
+    """The plan asked for, whose FC ops stand before CONV, and maybe behind it as well; it may part ties.
 
     Raises PlanError when it is illegal.
     """
@@ -209,10 +228,10 @@ def _requested(
     groups = space.cuts.group
     fc_groups = sum(1 << number for number in {groups[name] for name in request.fc_ops or () if name in groups})
     front_groups = sum(1 << number for number in {groups[name] for name in front})
-    if not space.is_legal(front_groups, fc_groups & ~front_groups):
+    if not replace(space, ties=()).is_legal(front_groups, fc_groups & ~front_groups):
         what = (
-            "the plan is no legal cut: it parts ops that use one parameter, leaves one side without work, asks in "
-            "front for the size of a batch that doesn't go there, or leaves to CONV a loss that needs the whole batch"
+            "the plan is no legal cut: it leaves one side without work, asks in front for the size of a batch that "
+            "doesn't go there, or leaves to CONV a loss that needs the whole batch"
         )
         raise PlanError(graph.name, what, "move the cut, or leave it to the compiler")
     return priced(costs, space.cuts, fc_groups, front_groups)

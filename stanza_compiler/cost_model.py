@@ -22,6 +22,7 @@ from stanza_compiler.network import (
 from stanza_compiler.op_time import backward_s, forward_s, late_share, needs_backward
 from stanza_compiler.opgraph import OpGraph
 from stanza_compiler.plan import TERMS, Allocation, Prediction
+from stanza_compiler.ties import Tie, parted, reduction, ties
 
 # An SGD step reads parameter, gradient and momentum and writes parameter and momentum.
 OPTIMIZER_PASSES = 5
@@ -72,12 +73,15 @@ class OpCost:
 class Costs:
     """All that one allocation costs for every cut: what `price_cut` sums and the solver's coefficients.
 
-    `parts` are each CONV rank's samples, `ops` in program order. A tensor crosses every link of `links` at once;
-    `traffic` counts all of them.
+    `parts` are each CONV rank's samples, `fc_samples` the busiest host's, `ops` in program order. A tensor crosses
+    every link of `links` at once; `traffic` counts all of them. The `ties` that a cut parts are reduced over
+    `all_ring`, the ranks of both roles.
     """
 
     allocation: Allocation
     parts: tuple[int, ...]
+    fc_samples: int
+    halves_gradients: bool
     ops: tuple[OpCost, ...]
     tensors: tuple[Tensor, ...]
     target_bytes: int
@@ -87,6 +91,8 @@ class Costs:
     latency_s: float
     conv_ring: Channel
     fc_ring: Channel
+    ties: tuple[Tie, ...]
+    all_ring: Channel
 
     @property
     def samples(self) -> int:
@@ -171,6 +177,7 @@ def costs_on(graph: OpGraph, cluster: Cluster, batch: Batch, codecs: Codecs = PL
     known = gradients(graph)
     complete = [known.get(op.name, Gradient()) for op in ops]
     late = [late_share(graph, op) for op in ops]
+    shared = ties(graph)
 
     @cache
     def seconds(samples: int) -> list[tuple[float, float]]:
@@ -222,6 +229,8 @@ def costs_on(graph: OpGraph, cluster: Cluster, batch: Batch, codecs: Codecs = PL
         return Costs(
             allocation=allocation,
             parts=parts,
+            fc_samples=fc_samples,
+            halves_gradients=codecs.halves_gradients,
             ops=op_costs(
                 allocation.conv_workers,
                 max(parts),
@@ -238,6 +247,8 @@ def costs_on(graph: OpGraph, cluster: Cluster, batch: Batch, codecs: Codecs = PL
             latency_s=cluster.latency_s,
             conv_ring=ring(range(allocation.conv_workers), cluster),
             fc_ring=ring(host_ranks(allocation), cluster),
+            ties=shared,
+            all_ring=ring(range(allocation.world_size), cluster),
         )
 
     return costs
@@ -252,6 +263,7 @@ def with_network(costs: Costs, cluster: Cluster) -> Costs:
         latency_s=cluster.latency_s,
         conv_ring=ring(range(allocation.conv_workers), cluster),
         fc_ring=ring(host_ranks(allocation), cluster),
+        all_ring=ring(range(allocation.world_size), cluster),
     )
 
 
@@ -263,26 +275,35 @@ def price_cut(costs: Costs, fc_ops: frozenset[str], front: frozenset[str] = froz
     by how much the host ends later, its optimiser included. A colocated host's link carries the FC ring first, then the
     CONV ring as gradients appear, and a single one computes its late gradients meanwhile: `fc_exposed_s` is what
     both add, and its device runs both optimisers. With FC ops in front the FC ring waits for their backward, which
-    waits for CONV's: nothing hides it but CONV's optimiser.
+    waits for CONV's: nothing hides it but CONV's optimiser. The gradient of a parameter that both roles hold is summed
+    over all ranks once both have their own, which then update.
     """
     back = fc_ops - front
+    shared, conv_samples = parted(costs.ties, fc_ops), max(costs.parts)
+    ranks = costs.allocation.world_size
+    shared_s, shared_bytes = reduction(shared, ranks, conv_samples, costs.all_ring)
+    shared_optimizer_s = costs.optimizer_s_per_byte * sum(
+        tie.gradient.updated_bytes(ranks, conv_samples) for tie in shared
+    )
+    apart = _apart(costs, shared, fc_ops)
     terms = dict.fromkeys(TERMS, 0.0)
     steps: list[tuple[float, float]] = []
     conv_bytes = fc_bytes = conv_optimizer_s = fc_optimizer_s = late_s = 0.0
     for op in costs.ops:
+        ring_bytes, updated_bytes = apart.get(op.name, (0.0, 0.0))
         if op.name in fc_ops:
             terms["fc_forward_s"] += op.fc_forward_s
             op_late_s = op.fc_late_s if op.name in back else 0.0
             terms["fc_backward_s"] += op.fc_backward_s - op_late_s
             late_s += op_late_s
-            fc_bytes += op.fc_ring_bytes
-            fc_optimizer_s += op.fc_updated_bytes * costs.optimizer_s_per_byte
+            fc_bytes += op.fc_ring_bytes - ring_bytes
+            fc_optimizer_s += (op.fc_updated_bytes - updated_bytes) * costs.optimizer_s_per_byte
         else:
             terms["conv_forward_s"] += op.conv_forward_s
             terms["conv_backward_s"] += op.conv_backward_s
-            conv_bytes += op.conv_ring_bytes
-            conv_optimizer_s += op.conv_updated_bytes * costs.optimizer_s_per_byte
-            steps.append((op.conv_backward_s, op.conv_ring_bytes))
+            conv_bytes += op.conv_ring_bytes - ring_bytes
+            conv_optimizer_s += (op.conv_updated_bytes - updated_bytes) * costs.optimizer_s_per_byte
+            steps.append((op.conv_backward_s, op.conv_ring_bytes - ring_bytes))
     asked = [tensor for tensor in costs.tensors if tensor.goes_to_front(front)]
     given = [tensor for tensor in costs.tensors if tensor.comes_down(front, back)]
     crossing = [tensor for tensor in costs.tensors if tensor.goes_up(front, back)]
@@ -296,23 +317,45 @@ def price_cut(costs: Costs, fc_ops: frozenset[str], front: frozenset[str] = froz
     fc_ring_s = costs.fc_ring.latency_s + fc_bytes * costs.fc_ring.s_per_byte if fc_bytes else 0.0
     conv_latency_s = costs.conv_ring.latency_s if conv_bytes else 0.0
     conv_exposed_s = exposed_s(steps, costs.conv_ring.s_per_byte)
-    terms["conv_allreduce_exposed_s"] = conv_latency_s + conv_exposed_s
-    end_s = fc_ring_s + fc_optimizer_s
+    conv_optimizer_s, fc_optimizer_s = conv_optimizer_s + shared_optimizer_s, fc_optimizer_s + shared_optimizer_s
+    terms["conv_allreduce_exposed_s"] = conv_latency_s + conv_exposed_s + shared_s
     if costs.allocation.placement == "dedicated":
-        meanwhile_s = terms["conv_backward_s"] + terms["conv_allreduce_exposed_s"]
+        meanwhile_s = terms["conv_backward_s"] + conv_latency_s + conv_exposed_s
+        waited_s, rest_s = 0.0, late_s + fc_ring_s
         if front:
-            terms["fc_exposed_s"] = max(0.0, late_s - meanwhile_s) + max(0.0, end_s - conv_optimizer_s)
+            waited_s, rest_s, meanwhile_s = max(0.0, late_s - meanwhile_s), fc_ring_s, 0.0
+        if shared:
+            waited_s += max(0.0, rest_s - meanwhile_s) + max(0.0, fc_optimizer_s - conv_optimizer_s)
         else:
-            terms["fc_exposed_s"] = max(0.0, late_s + end_s - meanwhile_s - conv_optimizer_s)
+            waited_s += max(0.0, rest_s + fc_optimizer_s - meanwhile_s - conv_optimizer_s)
+        terms["fc_exposed_s"] = waited_s
         terms["optimizer_s"] = conv_optimizer_s
     else:
         beside_s = exposed_s(steps, costs.conv_ring.s_per_byte, backlog_s=0.0 if front else fc_ring_s) - conv_exposed_s
-        terms["fc_exposed_s"] = beside_s + max(0.0, late_s - terms["conv_allreduce_exposed_s"] - beside_s)
+        terms["fc_exposed_s"] = beside_s + max(0.0, late_s - conv_latency_s - conv_exposed_s - beside_s)
         terms["fc_exposed_s"] += fc_ring_s if front else 0.0
         terms["optimizer_s"] = conv_optimizer_s + fc_optimizer_s
     allocation = costs.allocation
-    ring_bytes = 2 * (allocation.conv_workers - 1) * conv_bytes + 2 * (allocation.fc_workers - 1) * fc_bytes
-    return Prediction(allocation, costs.samples, ring_bytes + sum(size for _, size in (*ups, *downs)), terms)
+    sent = 2 * (allocation.conv_workers - 1) * conv_bytes + 2 * (allocation.fc_workers - 1) * fc_bytes
+    sent += 2 * (ranks - 1) * shared_bytes
+    return Prediction(allocation, costs.samples, sent + sum(size for _, size in (*ups, *downs)), terms)
+
+
+def _apart(costs: Costs, shared: Iterable[Tie], fc_ops: frozenset[str]) -> dict[str, tuple[float, float]]:
+    """(Ring bytes, updated bytes) of parted gradients, by the op that they would be complete after in its own role."""
+    found: dict[str, tuple[float, float]] = {}
+    for tie in shared:
+        op, gradient = tie.users[0], tie.gradient
+        if op in fc_ops:
+            ranks, samples = costs.allocation.fc_workers, costs.fc_samples
+        else:
+            ranks, samples = costs.allocation.conv_workers, max(costs.parts)
+        ring_bytes, updated_bytes = found.get(op, (0.0, 0.0))
+        found[op] = (
+            ring_bytes + gradient.ring_bytes(ranks, samples, halved=costs.halves_gradients),
+            updated_bytes + gradient.updated_bytes(ranks, samples),
+        )
+    return found
 
 
 def exposed_s(steps: Iterable[tuple[float, float]], s_per_byte: float, backlog_s: float = 0.0) -> float:

@@ -127,7 +127,7 @@ def precedences(graph: OpGraph, rules: Rules, *, one_cut: bool = True) -> Iterat
 
 
 def parameter_users(graph: OpGraph) -> dict[str, list[str]]:
-    """The ops that use each parameter: one role holds it."""
+    """The ops that use each parameter: one role holds it, unless a plan that was asked for parts them."""
     users: dict[str, list[str]] = {}
     for op in graph.ops:
         for parameter in op.parameters:

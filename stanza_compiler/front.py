@@ -87,7 +87,7 @@ def front_space(
 
 def front_of(graph: OpGraph, cuts: Cuts, fc_ops: frozenset[str]) -> frozenset[str]:
     """Those of a plan's FC ops that some op of CONV comes after."""
-    conv = cuts.everything & ~sum(1 << cuts.group[name] for name in fc_ops if name in cuts.group)
+    conv = cuts.everything & ~sum(1 << number for number in {cuts.group[name] for name in fc_ops if name in cuts.group})
     before = 0
     for number in members(conv):
         before |= cuts.earlier[number]

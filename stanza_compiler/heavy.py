@@ -12,18 +12,18 @@ MOST = 32
 
 
 def heavy_parameters(
-    graph: OpGraph, roles: dict[str, str], world_size: int, cluster: Cluster, samples: int
+    graph: OpGraph, roles: dict[str, str], world_size: int, cluster: Cluster, samples: int, *, halved: bool = False
 ) -> tuple[HeavyParameter, ...]:
     """The trained parameters that have at least 1% of the bytes, heaviest first; `roles` say who trains which.
 
-    Under data-parallel on `world_size` ranks of `samples` samples each.
+    Under data-parallel on `world_size` ranks of `samples` samples each, dense gradients maybe `halved`.
     """
     channel = ring(range(world_size), cluster)
     found = []
     for name, gradient in parameter_gradients(graph).items():
         if graph.parameter[name].bytes < LEAST_SHARE * graph.parameter_bytes:
             continue
-        ring_bytes = gradient.ring_bytes(world_size, samples)
+        ring_bytes = gradient.ring_bytes(world_size, samples, halved=halved)
         found.append(
             HeavyParameter(
                 name=name,

@@ -29,6 +29,11 @@ def state_lines(tree: StateTree, role: Role) -> list[str]:
     return lines
 
 
+def shared_lines(tree: StateTree) -> list[str]:
+    """The statements that make one parameter again of each one that both stages hold, in a model of both."""
+    return [_registration(tree, name, tree.access(item.names[0])) for item in tree.shared for name in item.names[1:]]
+
+
 def _packed(items: Iterable[str]) -> list[str]:
     """As many items a line as fit."""
     lines: list[str] = []
@@ -92,12 +97,12 @@ class _Builder:
                 continue
             if not inline:
                 self.lines += _laid_out(_assignment(self.tree, below, "{}"), *self._expression(below, child))
-            if below not in self.tree.leaves:
+            if not self.tree.is_leaf(below, self.role):
                 self._fill(below, child)
 
     def _expression(self, path: str, module: nn.Module) -> tuple[str, list[str], str]:
         """(opening, items, closing) of the code that makes a module, its inline children included."""
-        if path in self.tree.leaves:
+        if self.tree.is_leaf(path, self.role):
             return self._leaf(path, module), [], ""
         if path in self.tree.extra:
             return f"ExtraState({quoted(path)})", [], ""

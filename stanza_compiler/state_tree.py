@@ -10,10 +10,10 @@ import torch
 from torch import nn
 
 from stanza_compiler.constructors import is_leaf
-from stanza_compiler.errors import EmitError
 from stanza_compiler.fixed_state import has_extra_state
 from stanza_compiler.passes.split import Stages
 from stanza_compiler.plan import Role
+from stanza_compiler.shared_state import SharedNames, parted, shared_names
 from stanza_compiler.text import paths_to, quoted
 
 _OUR_METHODS = re.compile(r"run|segment_\d+")  # of the generated classes
@@ -23,11 +23,12 @@ _OUR_METHODS = re.compile(r"run|segment_\d+")  # of the generated classes
 class StateTree:
     """The model's module tree, each leaf and each bare tensor with the roles that hold it.
 
-    `leaves` and `tensors` are in the model's own order. `styles` says how a container's children are reached:
-    by `index` (a Sequential or ModuleList that one stage holds whole), by `key`, by `attribute` or by `name`
-    (get_submodule, for names that are no identifiers). `aliases` are further paths of a module, `ties`
-    further names of a tensor. `extra` are the modules whose state_dict has an extra state,
-    `opaque` the leaves that are built by the user's own code.
+    `leaves` and `tensors` are in the model's own order; of a leaf that one role calls, the other may hold a tensor
+    bare. `styles` says how a container's children are reached: by `index` (a Sequential or ModuleList that one stage
+    holds whole), by `key`, by `attribute` or by `name` (get_submodule, for names that are no identifiers). `aliases`
+    are further paths of a module, `ties` further names of a tensor, except of `shared`, the parameters that both roles
+    hold. `extra` are the modules whose state_dict has an extra state, `opaque` the leaves that are built by the user's
+    own code.
     """
 
     root: nn.Module
@@ -36,6 +37,7 @@ class StateTree:
     styles: dict[str, str]
     aliases: dict[str, str] = field(default_factory=dict)
     ties: dict[str, str] = field(default_factory=dict)
+    shared: tuple[SharedNames, ...] = ()
     extra: dict[str, frozenset[Role]] = field(default_factory=dict)
     opaque: frozenset[str] = frozenset()
 
@@ -67,6 +69,10 @@ class StateTree:
             walked = f"{walked}.{part}" if walked else part
         return text
 
+    def is_leaf(self, path: str, role: Role) -> bool:
+        """Whether `role` holds the module as a layer of its own class."""
+        return role in self.leaves.get(path, ())
+
     def names_of(self, role: Role) -> list[str]:
         """Paths of the leaves and bare tensors that `role` holds, in the model's order."""
         return [path for path, roles in (*self.leaves.items(), *self.tensors.items()) if role in roles]
@@ -85,7 +91,8 @@ class StateTree:
             if target in around or not own.isdisjoint(paths_to(target))
         }
         ties = {name: target for name, target in self.ties.items() if not own.isdisjoint(paths_to(target))}
-        return aliases | ties
+        shared = {name: names[0] for item in self.shared if (names := item.held.get(role)) for name in names[1:]}
+        return aliases | ties | shared
 
 
 def is_attribute(name: str) -> bool:
@@ -117,17 +124,37 @@ def state_tree(root: nn.Module, stages: Stages, opaque: frozenset[str] = frozens
     walk = _Walk(root, used, first)
     walk.visit("", root)
     walk.settle_extra()
-    return StateTree(root, walk.leaves, walk.tensors, _styles(root, walk), walk.aliases, walk.ties, walk.extra, opaque)
+    shared = shared_names(walk.shared)
+    return StateTree(
+        root=root,
+        leaves=walk.leaves,
+        tensors=walk.tensors,
+        styles=_styles(root, walk, shared),
+        aliases=walk.aliases,
+        ties=walk.ties,
+        shared=shared,
+        extra=walk.extra,
+        opaque=opaque,
+    )
 
 
 def _used(root: nn.Module, stages: Stages) -> dict[str, set[Role]]:
-    """Roles by module path or tensor name that their graphs mention."""
+    """Roles by module path or tensor name that their graphs mention, a module by the first of its paths."""
+    paths = {id(module): path for path, module in root.named_modules()}
     used: dict[str, set[Role]] = {}
     for segment in stages.segments:
         for node in segment.graph.nodes:
             if node.op in ("call_module", "get_attr"):
-                used.setdefault(str(node.target), set()).add(segment.role)
+                used.setdefault(_first_path(root, str(node.target), paths), set()).add(segment.role)
     return used
+
+
+def _first_path(root: nn.Module, name: str, paths: dict[int, str]) -> str:
+    parent, _, last = name.rpartition(".")
+    owner = root.get_submodule(parent)
+    if last in owner._modules:
+        return paths[id(owner._modules[last])]
+    return f"{paths[id(owner)]}.{last}".removeprefix(".")
 
 
 class _Walk:
@@ -147,6 +174,7 @@ class _Walk:
         for path, roles in used.items():
             for tensor in _tensors_at(root, path):
                 self.roles_of_tensor.setdefault(id(tensor), set()).update(roles)
+        self.shared = parted(root, self.roles_of_tensor)
 
     def visit(self, path: str, module: nn.Module) -> None:
         if id(module) in self.modules:
@@ -154,12 +182,7 @@ class _Walk:
             return
         self.modules[id(module)] = path
         if path and (path in self.used or (is_leaf(module) and not self._is_shared_out(module))):
-            roles = self._roles(path, [*module.parameters(), *module.buffers()])
-            self.leaves[path] = roles
-            for name, held in _named_tensors(path, module):
-                if id(held) in self.seen:
-                    self.ties[name] = self.seen[id(held)]
-                self.seen.setdefault(id(held), name)
+            self._take_leaf(path, module)
             return
         if has_extra_state(module):
             self.extra[path] = self.neighbour
@@ -169,7 +192,11 @@ class _Walk:
             full = f"{path}.{name}" if path else name
             if tensor is None:
                 continue
-            if id(tensor) in self.seen:
+            if id(tensor) in self.shared:
+                roles = frozenset(self.used.get(full, ()))
+                self.shared[id(tensor)][full] = roles
+                self.tensors |= {full: roles} if roles else {}
+            elif id(tensor) in self.seen:
                 self.ties[full] = self.seen[id(tensor)]
             else:
                 self.seen[id(tensor)] = full
@@ -184,21 +211,37 @@ class _Walk:
         for path in self.extra:
             self.extra[path] = frozenset(inside.get(path, ())) or self.extra[path]
 
+    def _take_leaf(self, path: str, module: nn.Module) -> None:
+        """A layer is held by the roles that call it; a role that only reads a tensor of it holds that tensor."""
+        callers = frozenset(self.used.get(path, ()))
+        roles = callers or self._roles(path, [*module.parameters(), *module.buffers()])
+        self.leaves[path] = self._remembered(roles)
+        for name, held in _named_tensors(path, module):
+            readers = frozenset(self.used.get(name, ())) - roles
+            self.tensors |= {name: readers} if readers else {}
+            if id(held) in self.shared:
+                self.shared[id(held)][name] = roles | readers
+                continue
+            if id(held) in self.seen:
+                self.ties[name] = self.seen[id(held)]
+            self.seen.setdefault(id(held), name)
+
     def _is_shared_out(self, module: nn.Module) -> bool:
         """Whether both sides of the cut read tensors of a layer that nobody calls."""
-        return len(set().union(*(self.roles_of_tensor.get(id(tensor), ()) for tensor in module.parameters()))) > 1
+        held = [*module.parameters(), *module.buffers()]
+        return len(set().union(*(self.roles_of_tensor.get(id(tensor), ()) for tensor in held))) > 1
 
     def _roles(self, path: str, tensors: list[torch.Tensor]) -> frozenset[Role]:
         """Who uses it, or a tensor in it; else whoever holds what stands before it."""
         roles = set(self.used.get(path, ()))
         for tensor in tensors:
             roles |= self.roles_of_tensor.get(id(tensor), set())
-        trained = [tensor for tensor in tensors if isinstance(tensor, nn.Parameter)]
-        if len(roles) > 1 and trained:
-            raise EmitError(path, "its parameters are used on both sides of the cut", "cut elsewhere with --cut-after")
-        if roles:
-            self.neighbour = frozenset(roles)
-        return frozenset(roles) or self.neighbour
+        return self._remembered(frozenset(roles)) or self.neighbour
+
+    def _remembered(self, roles: frozenset[Role]) -> frozenset[Role]:
+        """The same roles; a single one holds what nobody uses behind it."""
+        self.neighbour = roles if len(roles) == 1 else self.neighbour
+        return roles
 
 
 def _plain_tensors(path: str, module: nn.Module, used: dict[str, set[Role]]) -> Iterator[tuple[str, torch.Tensor]]:
@@ -221,18 +264,23 @@ def _tensors_at(root: nn.Module, path: str) -> Iterable[torch.Tensor]:
     return [thing] if isinstance(thing, torch.Tensor) else []
 
 
-def _styles(root: nn.Module, walk: _Walk) -> dict[str, str]:
+def _styles(root: nn.Module, walk: _Walk, shared: tuple[SharedNames, ...]) -> dict[str, str]:
     styles: dict[str, str] = {}
     held = walk.leaves | walk.tensors | walk.extra
     inside = _inside(held)
+    around_tensors = {path for name in walk.tensors for path in paths_to(name)}
+    for role, name in ((role, name) for item in shared for role, names in item.held.items() for name in names):
+        for path in paths_to(name):
+            inside.setdefault(path, set()).add(role)
     for name, target in (*walk.aliases.items(), *walk.ties.items()):
         around = (held.get(path, frozenset()) for path in paths_to(target))
         roles = frozenset(inside.get(target, ())).union(*around)
         for path in paths_to(name):
             inside.setdefault(path, set()).update(roles)
     for path, module in root.named_modules():
-        if path in walk.leaves or (path and path not in inside):
+        if (path in walk.leaves and path not in around_tensors) or (path and path not in inside):
             continue
+        in_layer = any(above in walk.leaves for above in paths_to(path))  # who calls it has it in its own class
         prefix = f"{path}." if path else ""
         children = [
             name for name, child in module._modules.items() if child is not None and f"{prefix}{name}" in inside
@@ -242,11 +290,11 @@ def _styles(root: nn.Module, walk: _Walk) -> dict[str, str]:
         is_list = isinstance(module, nn.Sequential | nn.ModuleList) and not tensors and path not in walk.extra
         in_order = children == [str(index) for index in range(len(module._modules))]
         aliased = any(f"{prefix}{name}" in walk.aliases for name in children)
-        if path and children and is_list and in_order and not aliased and len(inside[path]) == 1:
+        if path and children and is_list and in_order and not aliased and len(inside[path]) == 1 and not in_layer:
             styles[path] = "index"
         elif all(map(is_attribute, children)):
             styles[path] = "attribute"
-        elif path and path not in walk.extra and not like_methods:
+        elif path and path not in walk.extra and not like_methods and not in_layer:
             styles[path] = "key"
         else:
             styles[path] = "name"

@@ -250,6 +250,49 @@ def test_hosts_of_sparse_tables_exchange_the_rows_of_their_blocks() -> None:
     assert terms["fc_exposed_s"] == pytest.approx(2 * 0.5 + 12 * 12 / 1000 + 24 * 4 * 5e-4 - 1000 * 5e-4)
 
 
+SHARED = replace(GRAPH, ops=(GRAPH.ops[0], replace(GRAPH.ops[1], parameters=("v", "w"))))
+
+
+def test_a_parameter_of_both_roles_is_summed_over_all_ranks_after_both_backwards() -> None:
+    prediction = separate(SHARED, HEAD, Allocation(3, 2, "dedicated"), CLUSTER, FOUR)
+    fc_ring_s = 2 * 0.5 + 8000 / 1000
+    terms = _terms(prediction)
+    # CONV has nothing else to reduce; the sum over 5 ranks waits for the FC ring, then both roles update w.
+    assert terms["conv_allreduce_exposed_s"] == pytest.approx(8 * 0.5 + 8 / 5 * 1000 / 1000)
+    late_s = 8 * 2 / 1000
+    assert terms["fc_exposed_s"] == pytest.approx((late_s + fc_ring_s - 0.08) + (9000 - 1000) * 5e-4)
+    assert terms["optimizer_s"] == pytest.approx(1000 * 5e-4)
+    assert prediction.bytes_per_step == 2 * 1 * 8000 + 2 * 4 * 1000 + 12 * 50 + 12 * 40
+    others = {"conv_allreduce_exposed_s", "fc_exposed_s", "optimizer_s"}
+    apart = _terms(separate(GRAPH, HEAD, Allocation(3, 2, "dedicated"), CLUSTER, FOUR))
+    assert all(seconds == apart[term] for term, seconds in terms.items() if term not in others)
+
+
+def test_a_colocated_host_updates_both_its_copies() -> None:
+    prediction = separate(SHARED, HEAD, Allocation(3, 2, "colocated"), CLUSTER, FOUR)
+    terms = _terms(prediction)
+    assert terms["conv_allreduce_exposed_s"] == pytest.approx(4 * 0.5 + 4 / 3 * 1000 / 1000)
+    assert terms["fc_exposed_s"] == pytest.approx(2 * 0.5 + 8000 / 1000 - 0.08)
+    assert terms["optimizer_s"] == pytest.approx((1000 + 9000) * 5e-4)
+    assert prediction.bytes_per_step == 2 * 1 * 8000 + 2 * 2 * 1000 + 4 * 50 + 4 * 40
+
+
+def test_with_fc_in_front_the_sum_over_all_ranks_comes_last_too() -> None:
+    costs = separate_costs(SHARED, Allocation(3, 2, "dedicated"), CLUSTER, FOUR)
+    terms = _terms(price_cut(costs, frozenset({"body"}), frozenset({"body"})))
+    conv_ring_s = 4 * 0.5 + 4 / 3 * 8000 / 1000
+    assert terms["conv_allreduce_exposed_s"] == pytest.approx(conv_ring_s + 8 * 0.5 + 8 / 5 * 1000 / 1000)
+    assert "fc_exposed_s" not in terms  # nothing but w to reduce in front, and a shorter update than CONV's
+    assert terms["optimizer_s"] == pytest.approx(9000 * 5e-4)
+
+
+def test_a_frozen_parameter_of_both_roles_costs_nothing() -> None:
+    frozen = (parameter("w", 250, trainable=False), parameter("v", 2000))
+    allocation = Allocation(3, 2, "dedicated")
+    expected = separate(replace(GRAPH, parameters=frozen), HEAD, allocation, CLUSTER, FOUR)
+    assert separate(replace(SHARED, parameters=frozen), HEAD, allocation, CLUSTER, FOUR) == expected
+
+
 def test_exposure_is_the_largest_backlog_over_all_positions() -> None:
     steps = [(1.0, 3), (4.0, 2), (2.0, 7)]
     # From the op first in program order: its 3; 3 + 2 less 1 of compute; 3 + 2 + 7 less 1 + 4.

@@ -23,6 +23,7 @@ CUTS = {
     "odd_names": "seq.\u00e9t\u00e9",
     "shared_state": "flatten",
     "structured": "conv",
+    "both_roles": "transpose_1",
 }
 
 BLOCKED = "stanza_compiler", "passes", "networkx", "scipy", "jinja2", "typer", "rich"

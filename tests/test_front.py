@@ -108,6 +108,8 @@ def test_the_ops_in_front_are_those_that_conv_comes_after() -> None:
     cuts = front_space(graph, Rules()).cuts
     assert front_of(graph, cuts, frozenset({"table", "head"})) == {"table"}
     assert front_of(graph, cuts, frozenset({"head"})) == frozenset()
+    together = front_space(graph, Rules(together=(("body1", "head"),))).cuts
+    assert front_of(graph, together, frozenset({"body1", "head"})) == frozenset()
 
 
 def test_what_the_front_gives_to_the_part_behind_is_listed_and_costs_nothing() -> None:

@@ -40,7 +40,7 @@ def test_the_runtime_imports_torch_the_standard_library_and_itself_alone(path: P
     [
         "opgraph", "cluster", "plan", "errors", "options", "cost_model", "op_time", "network", "solver", "search",
         "cuts", "dataflow", "verdict", "allocations", "requested_cut", "quantities", "report", "tally", "dominance",
-        "windows", "rows", "sweep",
+        "windows", "rows", "sweep", "ties",
     ],
 )  # fmt: skip
 def test_numbers_and_reports_know_nothing_of_torch(name: str) -> None:

@@ -117,7 +117,7 @@ def test_a_parameter_that_several_ops_use_is_told() -> None:
     )
     assert rules.together == ()  # one role holds them, in one segment or two
     assert rules.notes[0].startswith(
-        "parameter fc.weight is used by 2 ops, which one role holds (fc, test_legality.py:"
+        "parameter fc.weight is used by 2 ops, which one role holds unless a plan parts them (fc, test_legality.py:"
     )
 
 

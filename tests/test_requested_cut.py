@@ -1,5 +1,7 @@
 """--cut-after and edited plans: what they mean, and why they are refused."""
 
+from dataclasses import replace
+
 import pytest
 
 from stanza_compiler.cuts import cut_space
@@ -56,6 +58,45 @@ def test_a_module_stands_for_its_last_op() -> None:
 
 def test_a_branch_that_must_be_in_fc_stays_there() -> None:
     assert _fc_ops(Request(cut_after="trunk.1"), Rules(fc_only=("side",))) == {"side", "late", "head.0", "head.1"}
+
+
+def _tied(*pairs: tuple[str, str]) -> OpGraph:
+    """GRAPH with the second op of each pair using the first one's weight as well."""
+    weights = {other: f"{one}.weight" for one, other in pairs}
+    ops = tuple(
+        replace(op, parameters=(*op.parameters, weights[op.name])) if op.name in weights else op for op in GRAPH.ops
+    )
+    return replace(GRAPH, ops=ops)
+
+
+@pytest.mark.parametrize(
+    ("pairs", "last", "fc_ops"),
+    [
+        ([("trunk.0", "head.0")], "trunk.1", {"late", "head.0", "head.1"}),  # head.0 needs trunk.1: the tie is parted
+        ([("trunk.0", "late")], "trunk.1", {"head.0", "head.1"}),  # late can come along
+        ([("side", "head.1")], "trunk.1", {"side", "late", "head.0", "head.1"}),  # side can stay
+        ([("side", "late")], "trunk.1", {"side", "late", "head.0", "head.1"}),
+        ([("side", "late"), ("trunk.0", "late")], "trunk.1", {"head.0", "head.1"}),
+        ([("side", "head.0"), ("trunk.0", "side")], "trunk.1", {"late", "head.0", "head.1"}),
+        ([("trunk.0", "trunk.1")], "trunk.0", {"side", "trunk.1", "late", "head.0", "head.1"}),
+    ],
+)
+def test_a_cut_parts_ops_of_one_parameter_only_where_one_of_them_comes_after_it(
+    pairs: list[tuple[str, str]], last: str, fc_ops: set[str]
+) -> None:
+    graph = _tied(*pairs)
+    cuts = cut_space(graph, Rules(), one_cut=False)
+    groups = requested_cut(graph, Rules(), cuts, Request(cut_after=last))
+    assert groups is not None
+    assert set(cuts.ops(groups)) == fc_ops
+
+
+def test_an_edited_plan_may_part_ops_of_one_parameter() -> None:
+    graph = _tied(("trunk.0", "head.1"))
+    cuts = cut_space(graph, Rules(), one_cut=False)
+    groups = requested_cut(graph, Rules(), cuts, Request(fc_ops=("head.1",)))
+    assert groups is not None
+    assert set(cuts.ops(groups)) == {"head.1"}
 
 
 def test_what_must_be_in_conv_comes_along() -> None:

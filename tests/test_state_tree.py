@@ -4,7 +4,6 @@ import pytest
 import torch
 from torch import fx, nn
 
-from stanza_compiler.errors import EmitError
 from stanza_compiler.passes.split import Segment, Stages
 from stanza_compiler.plan import Role
 from stanza_compiler.state_lines import state_lines
@@ -97,9 +96,47 @@ def test_a_layer_that_is_read_but_never_called_may_stand_on_both_sides() -> None
     assert {"head.1.weight", "head.1.bias"} <= set(tree.tensors)
 
 
-def test_a_module_whose_parameters_both_sides_use_is_refused() -> None:
-    with pytest.raises(EmitError, match="both sides"):
-        tree_of(net(), ["features.0"], ["features.0"])
+def test_a_layer_that_both_sides_call_is_built_by_both() -> None:
+    tree = tree_of(net(), ["features.0", "features.1"], ["features.0", "features.2", "head.0", "head.1", "scale"])
+    assert isinstance(built(tree, "conv").get_submodule("features.0"), nn.Conv2d)
+    assert isinstance(built(tree, "fc").get_submodule("features.0"), nn.Conv2d)
+    assert [item.names for item in tree.shared] == [("features.0.weight",), ("features.0.bias",)]
+
+
+def test_of_a_layer_that_the_other_side_calls_a_side_holds_the_tensors_that_it_reads() -> None:
+    tree = tree_of(net(), ["features.0", "features.1", "features.2"], ["features.2.weight", "head.0", "head.1"])
+    fc = built(tree, "fc")
+    assert type(fc.get_submodule("features.2")) is nn.Module
+    assert [name for name, _ in fc.named_parameters() if "features" in name] == ["features.2.weight"]
+    assert isinstance(built(tree, "conv").get_submodule("features.2"), nn.Linear)
+    assert [item.held for item in tree.shared] == [{"conv": ("features.2.weight",), "fc": ("features.2.weight",)}]
+
+
+def test_a_tensor_tied_across_the_sides_has_on_each_the_names_that_it_uses() -> None:
+    root = net()
+    root.first = nn.Linear(6, 7)
+    root.unused = nn.Linear(6, 7)
+    root.again = nn.Linear(6, 7)
+    for name in ("first", "unused", "again"):
+        root.get_submodule(name).weight = root.head[1].weight
+    tree = tree_of(root, ["features.0", "features.1", "first"], ["features.2", "head.0", "head.1", "again", "scale"])
+    (shared,) = tree.shared
+    assert shared.names == ("head.1.weight", "first.weight", "unused.weight", "again.weight")
+    assert shared.held == {"fc": ("head.1.weight", "again.weight", "unused.weight"), "conv": ("first.weight",)}
+    conv, fc = built(tree, "conv"), built(tree, "fc")
+    assert {name for name, _ in conv.named_parameters()} == {
+        "features.0.weight", "features.0.bias", "first.weight", "first.bias", "unused.bias",
+    }  # fmt: skip
+    assert all(fc.get_parameter(name) is fc.get_parameter("head.1.weight") for name in shared.held["fc"])
+
+
+def test_what_nobody_uses_stands_on_one_side_even_behind_what_both_hold() -> None:
+    root = net()
+    root.act = nn.ReLU()
+    root.unused = nn.Linear(2, 2)
+    tree = tree_of(root, ["features.0", "features.1", "act"], ["features.2", "head.0", "head.1", "act", "scale"])
+    assert tree.leaves["act"] == {"conv", "fc"}
+    assert tree.leaves["unused"] == {"fc"}
 
 
 @pytest.mark.parametrize(

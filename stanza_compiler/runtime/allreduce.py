@@ -95,6 +95,16 @@ class GradientSum:
         self._started += 1
 
 
+def no_rows(parameter: nn.Parameter) -> Tensor:
+    """A sparse gradient of zero."""
+    return torch.sparse_coo_tensor(
+        torch.empty(1, 0, dtype=torch.int64, device=parameter.device),
+        torch.empty(0, *parameter.shape[1:], dtype=parameter.dtype, device=parameter.device),
+        parameter.shape,
+        check_invariants=False,
+    )
+
+
 def _fill_buckets(parameters: Sequence[tuple[nn.Parameter, bool]], bucket_bytes: int) -> list[_Bucket]:
     """Last parameter first, the order in which backward makes gradients."""
     buckets: list[_Bucket] = []
@@ -115,12 +125,7 @@ def _gradient(parameter: nn.Parameter, *, sparse: bool) -> Tensor:
     if parameter.grad is not None:
         return parameter.grad if sparse else parameter.grad.contiguous()
     if sparse:
-        return torch.sparse_coo_tensor(
-            torch.empty(1, 0, dtype=torch.int64, device=parameter.device),
-            torch.empty(0, *parameter.shape[1:], dtype=parameter.dtype, device=parameter.device),
-            parameter.shape,
-            check_invariants=False,
-        )
+        return no_rows(parameter)
     return torch.zeros_like(parameter, memory_format=torch.contiguous_format)
 
 

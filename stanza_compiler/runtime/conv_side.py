@@ -21,6 +21,7 @@ from .receiver import Receiver
 from .replicas import allreduce_bytes, replicate
 from .routes import Route
 from .sender import Sender
+from .shared_parameters import held, names_within
 from .standin import REHEARSAL, backward_zero, find_trained, unchanged_buffers
 from .stopwatch import Stopwatch
 from .tree import flatten
@@ -43,13 +44,15 @@ class ConvSide:
         device: torch.device,
     ) -> None:
         self.stage = stage
+        self.shared = held(program.shared, "conv", stage)
         self.loss: Loss | None = None
         self.senders: dict[int, Sender] = {}
         self.receivers: dict[int, Receiver] = {}
         self._program, self._layout, self._groups, self._kinds = program, layout, groups, kinds
         self._source, self._rank, self._device = source, rank, device
         self._host = layout.host_of(rank)
-        self._updater = make_updater(program.hooks, stage)
+        self._shared_names = names_within(stage, self.shared)
+        self.updater = make_updater(program.hooks, stage, self._shared_names)
         self._count = GlobalCount(groups.counts)
         self._replica: nn.Module = stage
         self._trained: tuple[str, ...] = ()
@@ -151,14 +154,17 @@ class ConvSide:
                 receiver.return_rest()
         self._standin.close()
 
-    def finish(self, watch: Stopwatch) -> int:
-        """Update the parameters; return the bytes sent for their gradients and for those of received tensors."""
+    def finish(self) -> int:
+        """End the transfers; return the bytes sent for the parameters' gradients and for those of received tensors."""
         sent = self._finish_transfers() + allreduce_bytes(self.stage, self._trained, self._groups.conv)
         self._values, self._gradients = {}, {}
-        if self._updater is not None:
-            with watch("optimizer_s"):
-                self._updater.step()
         return sent
+
+    def update(self, watch: Stopwatch) -> None:
+        """Update the parameters from their gradients, which are complete."""
+        if self.updater is not None:
+            with watch("optimizer_s"):
+                self.updater.step()
 
     def finish_rehearsal(self, route: Route) -> None:
         """See which parameters were reached from the segment's result, then join the other CONV ranks."""
@@ -168,11 +174,17 @@ class ConvSide:
             results = [self.loss.total]
         else:
             results = [self._values[name] for name in route.segment.gives]
-        self._trained = find_trained(self.stage, results)
+        trained = find_trained(self.stage, results)
+        self._trained = tuple(name for name in trained if name not in self._shared_names)
         self._finish_transfers()
         self._replica = replicate(self.stage, self._trained, self._groups.conv)
         for receiver in self.receivers.values():
             receiver.scale = self._scale
+
+    @property
+    def shared_scale(self) -> int:
+        """How many times too large the gradients of shared parameters are; 0 when they are a stand-in's."""
+        return self._scale if self._batch is not None else 0
 
     @property
     def _scale(self) -> int:

@@ -21,6 +21,7 @@ from .program import Program
 from .receiver import Receiver
 from .routes import Route
 from .sender import Sender
+from .shared_parameters import held, names_within
 from .shares import Shared
 from .standin import REHEARSAL, parameters_behind
 from .stopwatch import Stopwatch
@@ -49,12 +50,14 @@ class FcSide:
         device: torch.device,
     ) -> None:
         self.stage = stage
+        self.shared = held(program.shared, "fc", stage)
         self.loss: Loss | None = None
         self.senders: dict[int, Sender] = {}
         self.receivers: dict[int, Receiver] = {}
         self._hooks, self._groups, self._kinds, self._device = program.hooks, groups, kinds, device
         self._block = layout.block_of(rank)
-        self._updater = make_updater(program.hooks, stage)
+        self._shared_names = names_within(stage, self.shared)
+        self.updater = make_updater(program.hooks, stage, self._shared_names)
         self._count = GlobalCount(groups.counts)
         self._sum: GradientSum | None = None
         self._fronts: set[Tensor] = set()
@@ -152,17 +155,20 @@ class FcSide:
             watch.add("turnaround_s", receiver.returned_at - receiver.started_at)
 
     def finish(self, watch: Stopwatch) -> int:
-        """Sum the gradients over the hosts, update; return the bytes sent for gradients."""
+        """Sum the gradients over the hosts; return the bytes sent for gradients."""
         sent = self._finish_transfers()
         with watch("fc_exposed_s"):
             if self._sum is None:
                 self._sum = self._make_sum()
             if self._sum is not None:
                 sent += self._sum.finish()
-        if self._updater is not None:
-            with watch("optimizer_s"):
-                self._updater.step()
         return sent
+
+    def update(self, watch: Stopwatch) -> None:
+        """Update the parameters from their gradients, which are complete."""
+        if self.updater is not None:
+            with watch("optimizer_s"):
+                self.updater.step()
 
     def finish_rehearsal(self) -> None:
         """See which parameters a front segment reaches: their gradients come last."""
@@ -189,10 +195,10 @@ class FcSide:
         return sum(receiver.finish() for receiver in self.receivers.values())
 
     def _make_sum(self) -> GradientSum | None:
-        """The sum over the parameters that got a gradient in the first step, on whichever host."""
+        """The sum over the parameters that got a gradient in the first step, on whichever host, but for shared ones."""
         if self._groups.hosts is None:
             return None
-        parameters = dict(self.stage.named_parameters())
+        parameters = {name: each for name, each in self.stage.named_parameters() if name not in self._shared_names}
         own = {name: parameter.grad.is_sparse for name, parameter in parameters.items() if parameter.grad is not None}
         sparse: dict[str, bool] = {}
         for found in gather(own, self._groups.forms):

@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 
 from .layout import Layout
-from .program import Segment
+from .program import Program
 from .routes import find_routes
 
 
@@ -47,8 +47,9 @@ class Groups:
 
     `meta` (gloo, everyone): agreement, headers, weights at the end. `report` (gloo, everyone): metrics. `channels`:
     boundary tensors and their gradients, by the number of the segment that takes them. `conv`, `hosts`: the
-    gradients of each role. `counts` (gloo): loss counts, among the ranks that compute the loss. `forms` (gloo): what
-    hosts ask each other once. None where a role has one rank.
+    gradients of each role. `shared` (everyone): those of parameters that both roles hold. `counts` (gloo): loss
+    counts, among the ranks that compute the loss. `forms` (gloo): what hosts ask each other once. None where a role
+    has one rank, or nothing is shared.
     """
 
     meta: dist.ProcessGroup
@@ -56,6 +57,7 @@ class Groups:
     channels: Mapping[int, Channel]
     conv: dist.ProcessGroup | None
     hosts: dist.ProcessGroup | None
+    shared: dist.ProcessGroup | None
     counts: dist.ProcessGroup | None
     forms: dist.ProcessGroup | None
 
@@ -76,9 +78,7 @@ def choose_device(backend: str, world: World) -> torch.device:
 
 
 @contextmanager
-def connect(
-    layout: Layout, world: World, segments: tuple[Segment, ...], backend: str, timeout_s: float
-) -> Iterator[Groups]:
+def connect(layout: Layout, world: World, program: Program, backend: str, timeout_s: float) -> Iterator[Groups]:
     """Meet the other ranks; every wait on these groups, the meeting included, ends after `timeout_s` seconds."""
     timeout = timedelta(seconds=timeout_s)
     dist.init_process_group("gloo", timeout=timeout, rank=world.rank, world_size=world.size)
@@ -105,6 +105,7 @@ def connect(
         meta, report = dist.group.WORLD, group(everyone, "gloo")
         assert meta is not None
         assert report is not None
+        segments = program.segments
         routes = find_routes(segments) if hosts else ()
         yield Groups(
             meta=meta,
@@ -112,6 +113,7 @@ def connect(
             channels={route.number: channel(route.number, meta) for route in routes if route.receives},
             conv=group(conv, backend),
             hosts=group(hosts, backend),
+            shared=group(everyone, backend) if program.shared else None,
             counts=group(hosts if segments[-1].role == "fc" else conv, "gloo"),
             forms=group(hosts, "gloo"),
         )

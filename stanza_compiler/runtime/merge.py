@@ -22,19 +22,21 @@ def move_state(
         return on_cpu(state or {})
     if rank == source:
         own = on_cpu(state or {})
-        tensors = {name: value for name, value in own.items() if isinstance(value, Tensor)}
+        ties = _ties(own)
+        tensors = {name: value for name, value in own.items() if isinstance(value, Tensor) and name not in ties}
         forms = [(name, tensor.shape, tensor.dtype) for name, tensor in tensors.items()]
-        others = {name: value for name, value in own.items() if name not in tensors}
-        dist.send_object_list([(forms, others, _versions(own))], dst=0, group=group)
+        others = {name: value for name, value in own.items() if not isinstance(value, Tensor)}
+        dist.send_object_list([(forms, ties, others, _versions(own))], dst=0, group=group)
         for tensor in tensors.values():
             dist.send(tensor.contiguous(), dst=0, group=group)
         return None
     received: list[Any] = [None]
     dist.recv_object_list(received, src=source, group=group)
-    forms, moved, versions = received[0]
+    forms, ties, moved, versions = received[0]
     for name, shape, dtype in forms:
         moved[name] = torch.empty(shape, dtype=dtype)
         dist.recv(moved[name], src=source, group=group)
+    moved |= {name: moved[first] for name, first in ties.items()}
     return _with_versions(moved, versions)
 
 
@@ -49,8 +51,22 @@ def in_order(names: Sequence[str], *states: Mapping[str, Any]) -> dict[str, Any]
 
 
 def on_cpu(state: Mapping[str, Any]) -> dict[str, Any]:
+    """The state with its tensors on the CPU; what was one tensor under several names stays one."""
     moved = {name: value.detach().cpu() if isinstance(value, Tensor) else value for name, value in state.items()}
+    moved |= {name: moved[first] for name, first in _ties(state).items()}
     return _with_versions(moved, _versions(state))
+
+
+def _ties(state: Mapping[str, Any]) -> dict[str, str]:
+    """The first name of each tensor that has come before."""
+    first: dict[tuple[object, ...], str] = {}
+    ties = {}
+    for name, value in state.items():
+        if isinstance(value, Tensor) and value.numel():
+            known = first.setdefault((value.device, value.data_ptr(), value.dtype, value.shape, value.stride()), name)
+            if known != name:
+                ties[name] = known
+    return ties
 
 
 def _versions(state: Mapping[str, Any]) -> dict[str, Any]:

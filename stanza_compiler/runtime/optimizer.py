@@ -1,6 +1,7 @@
 """How a stage's parameters are updated."""
 
 import inspect
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,13 +26,17 @@ class Updater:
         self.optimizer.zero_grad(set_to_none=True)
 
 
-def make_updater(hooks: Hooks, stage: nn.Module) -> Updater | None:
+def make_updater(hooks: Hooks, stage: nn.Module, names: Mapping[str, str] | None = None) -> Updater | None:
     """The user's optimiser (default: SGD, lr 0.01) over the trainable parameters of `stage`, in original order.
 
     None when the stage has none. A make_optimizer whose parameter is called `named_parameters` gets pairs
-    (original name, parameter).
+    (original name, parameter); `names` gives original names that are not the stage's own.
     """
-    trainable = [(name, parameter) for name, parameter in stage.named_parameters() if parameter.requires_grad]
+    trainable = [
+        ((names or {}).get(name, name), parameter)
+        for name, parameter in stage.named_parameters()
+        if parameter.requires_grad
+    ]
     if not trainable:
         return None
     parameters = [parameter for _, parameter in trainable]

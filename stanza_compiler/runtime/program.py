@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from torch import Tensor, nn
 
@@ -49,6 +49,26 @@ class Hooks:
     collate_fn: Callable[..., Any] | None = None
 
 
+OWNER: Literal["fc"] = "fc"  # of parameters that both stages hold
+
+
+@dataclass(frozen=True, slots=True)
+class SharedParameter:
+    """A parameter that both stages hold: `name` in the whole model, `conv` and `fc` in the stages.
+
+    Every copy gets the gradient of all of them, so that they stay equal. The OWNER's is the one that counts, wherever
+    parameters or gradients are counted or saved; the other role's is a replica.
+    """
+
+    name: str
+    conv: str
+    fc: str
+
+    def name_in(self, role: str) -> str:
+        """The name in the stage of `role`."""
+        return {"conv": self.conv, "fc": self.fc}[role]
+
+
 @dataclass(frozen=True, slots=True)
 class Program:
     """Everything that train.py says about one compiled model.
@@ -62,6 +82,7 @@ class Program:
     segments: tuple[Segment, ...]
     build_model: Callable[[], Any]
     bind_inputs: Callable[..., dict[str, Tensor]]
+    shared: tuple[SharedParameter, ...] = ()
     hooks: Hooks = Hooks()
     example_inputs: Mapping[str, Example] = field(default_factory=dict)
     example_targets: Any = None

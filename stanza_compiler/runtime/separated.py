@@ -19,9 +19,11 @@ from .receiver import Receiver
 from .routes import Route, find_kinds, find_routes
 from .sampler import split_items
 from .sender import Sender
+from .shared_parameters import SharedGradients, owners_values
 from .standin import REHEARSAL, standin_items, unchanged_buffers
 from .stopwatch import Stopwatch
 from .trainer import Record
+from .update_rules import one_rule, update_rules
 from .weights import load_stage
 
 
@@ -32,7 +34,7 @@ class SeparatedTrainer:
               order) or down to the CONV ranks (each its slice), then it runs; the last one ends in the loss
     backward  the other way: gradients go back as soon as they exist, each segment adds to its parameters' gradients,
               which are summed over the ranks of their stage on the way
-    update    both stages
+    update    both stages, once the gradients of parameters that both hold are summed over the ranks of both
     """
 
     def __init__(
@@ -48,7 +50,7 @@ class SeparatedTrainer:
         facts: Mapping[str, object],
     ) -> None:
         """`source` is None on a rank that only hosts; `facts` have to be equal on all ranks."""
-        self._plan, self._layout, self._groups = plan, layout, groups
+        self._program, self._plan, self._layout, self._groups = program, plan, layout, groups
         self._rank, self._device, self._facts = rank, device, facts
         self._routes = find_routes(program.segments)
         kinds = find_kinds(program, plan)
@@ -70,21 +72,26 @@ class SeparatedTrainer:
                 program, layout, groups, kinds, stage=load_stage(program, "fc", device), rank=rank, device=device
             )
 
+        self._sides = [side for side in (self._conv, self._fc) if side is not None]
+        self._shared: SharedGradients | None = None
+        if groups.shared is not None and self._sides[0].shared:
+            self._shared = SharedGradients([side.shared for side in self._sides], groups.shared, groups.meta)
+
     def start(self, items: Sequence[int]) -> None:
         """Rehearse a step on stand-ins, and before each message agree on its form.
 
         Raises DisagreementError naming rank and tensor.
         """
         conv, fc, watch = self._conv, self._fc, Stopwatch()
-        agree(self._facts, None, self._groups.meta)
+        rules = one_rule(*(update_rules(side.updater, side.shared) for side in self._sides))
+        agree({**self._facts, **rules}, None, self._groups.meta)
         parts = [standin_items(part, items) for part in self._split(items)]
         samples = [len(part) for part in parts]
         if conv is not None:
             conv.load(parts[self._rank])
         with ExitStack() as unchanged:
-            for side in (conv, fc):
-                if side is not None:
-                    unchanged.enter_context(unchanged_buffers(side.stage))
+            for side in self._sides:
+                unchanged.enter_context(unchanged_buffers(side.stage))
             for route in self._routes:
                 if route.receives:
                     self._connect(route)
@@ -106,11 +113,15 @@ class SeparatedTrainer:
             sent += self._forward(route, number, samples, watch)
         for route in reversed(self._routes):
             self._backward(route, samples, watch)
-        losses = [side.loss for side in (conv, fc) if side is not None and side.loss is not None]
+        losses = [side.loss for side in self._sides if side.loss is not None]
         if fc is not None:
             sent += fc.finish(watch)
         if conv is not None:
-            sent += conv.finish(watch)
+            sent += conv.finish()
+        if self._shared is not None:
+            sent += self._sum_shared(self._shared, watch)
+        for side in self._sides:
+            side.update(watch)
         return Record(sum(loss.value for loss in losses), sum(loss.count for loss in losses), sent, watch.seconds)
 
     def state(self) -> dict[str, Any] | None:
@@ -121,7 +132,16 @@ class SeparatedTrainer:
             return None
         assert self._conv is not None
         assert fc_state is not None
-        return in_order(self._plan.state_names, fc_state, self._conv.stage.state_dict())
+        conv_state = self._conv.stage.state_dict()
+        conv_state.update(owners_values(self._program.shared, "conv", self._conv.stage, fc_state))
+        return in_order(self._plan.state_names, fc_state, conv_state)
+
+    def _sum_shared(self, shared: SharedGradients, watch: Stopwatch) -> int:
+        """Complete the gradients of shared parameters; return the bytes sent."""
+        if self._conv is None:
+            return shared.reduce([1])
+        with watch("conv_backward_s"):
+            return shared.reduce([self._conv.shared_scale, *([1] if self._fc is not None else [])])
 
     def _split(self, items: Iterable[int]) -> tuple[tuple[int, ...], ...]:
         return split_items(tuple(items), self._layout.conv_workers)

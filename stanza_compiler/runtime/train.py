@@ -74,7 +74,7 @@ class _Run:
         meeting = (
             nullcontext()
             if alone
-            else connect(self._layout, self._world, self._program.segments, backend, self._arguments.timeout_s)
+            else connect(self._layout, self._world, self._program, backend, self._arguments.timeout_s)
         )
         with meeting as groups:
             state = self._steps(groups, device)
