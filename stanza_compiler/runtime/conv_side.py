@@ -12,6 +12,7 @@ from .assembly import Assembly
 from .batches import Batch, Source
 from .counting import GlobalCount
 from .groups import Groups
+from .late_sums import LateSums
 from .layout import Layout
 from .loss import Loss, measure
 from .optimizer import make_updater
@@ -52,6 +53,7 @@ class ConvSide:
         self._updater = make_updater(program.hooks, stage)
         self._count = GlobalCount(groups.counts)
         self._replica: nn.Module = stage
+        self._sums = LateSums()
         self._trained: tuple[str, ...] = ()
         self._batch: Batch | None = None
         self._values: dict[str, Tensor] = {}
@@ -152,7 +154,9 @@ class ConvSide:
         self._standin.close()
 
     def finish(self, watch: Stopwatch) -> int:
-        """Update the parameters; return the bytes sent for their gradients and for those of received tensors."""
+        """Wait for the sums, update; return the bytes sent for gradients of parameters and of received tensors."""
+        with watch("conv_allreduce_exposed_s"):
+            self._sums.wait()
         sent = self._finish_transfers() + allreduce_bytes(self.stage, self._trained, self._groups.conv)
         self._values, self._gradients = {}, {}
         if self._updater is not None:
@@ -170,7 +174,7 @@ class ConvSide:
             results = [self._values[name] for name in route.segment.gives]
         self._trained = find_trained(self.stage, results)
         self._finish_transfers()
-        self._replica = replicate(self.stage, self._trained, self._groups.conv)
+        self._replica = replicate(self.stage, self._trained, self._groups.conv, sums=self._sums)
         for receiver in self.receivers.values():
             receiver.scale = self._scale
 

@@ -13,6 +13,7 @@ from .assembly import Assembly, Delivery
 from .counting import GlobalCount, gather
 from .groups import Groups
 from .held import Held
+from .late_gradients import LateGradients
 from .layout import Layout
 from .loss import Loss, measure
 from .optimizer import make_updater
@@ -56,6 +57,7 @@ class FcSide:
         self._block = layout.block_of(rank)
         self._updater = make_updater(program.hooks, stage)
         self._count = GlobalCount(groups.counts)
+        self._late = LateGradients(stage)
         self._sum: GradientSum | None = None
         self._fronts: set[Tensor] = set()
         self._deliveries: list[Delivery] = []
@@ -100,7 +102,7 @@ class FcSide:
     def forward(self, route: Route, watch: Stopwatch) -> None:
         """Run a segment, once if the parts could be put together, else once per rank."""
         segment, losses = route.segment, []
-        with watch("fc_forward_s"):
+        with watch("fc_forward_s"), self._late.forward():
             for delivery in self._deliveries:
                 result = getattr(self.stage, segment.method)(*(delivery.tensors[name] for name in segment.takes))
                 if route.is_last:
@@ -133,14 +135,16 @@ class FcSide:
     def backward(self, route: Route, samples: Sequence[int], watch: Stopwatch) -> None:
         """Propagate this host's share of the global mean, or the gradients of what the segment gave.
 
-        Input gradients leave as soon as they exist.
+        Input gradients leave as soon as they exist; weight gradients are left to `compute_late`, unless the other hosts
+        wait for them.
         """
+        fronts = self._fronts if route.number else set()
         with watch("fc_backward_s"):
             roots = [root for root in self._roots(route, samples) if root[0].requires_grad]
             if self._sum is not None:
-                self._sum.arm(later=self._fronts if route.number else ())
+                self._sum.arm(later=fronts | self._late.expected())
             if roots:
-                torch.autograd.backward([tensor for tensor, _ in roots], [gradient for _, gradient in roots])
+                self._late.backward([tensor for tensor, _ in roots], [gradient for _, gradient in roots])
             receiver = self.receivers[route.number]
             receiver.return_rest()
             for name, leaves in self._kept_leaves.items():
@@ -150,17 +154,25 @@ class FcSide:
             self._kept_leaves = {}
         if self._deliveries and receiver.started_at is not None and receiver.returned_at is not None:
             watch.add("turnaround_s", receiver.returned_at - receiver.started_at)
+        if self._sum is not None:
+            self._sum.arm(later=fronts)
+            self.compute_late(watch)
+
+    def compute_late(self, watch: Stopwatch) -> None:
+        """Compute the weight gradients that backward has left."""
+        with watch("fc_late_s"):
+            self._late.compute(self._sum.arrived if self._sum is not None else lambda parameter: None)
 
     def finish(self, watch: Stopwatch) -> int:
         """Sum the gradients over the hosts, update; return the bytes sent for gradients."""
         sent = self._finish_transfers()
-        with watch("fc_exposed_s"):
+        self.compute_late(watch)
+        with watch("fc_late_s"):
             if self._sum is None:
                 self._sum = self._make_sum()
             if self._sum is not None:
                 sent += self._sum.finish()
-        if self._updater is not None:
-            with watch("optimizer_s"):
+            if self._updater is not None:
                 self._updater.step()
         return sent
 

@@ -167,8 +167,10 @@ class SeparatedTrainer:
         if route.segment.role == "conv":
             if conv is not None:
                 conv.backward(route, samples, watch)
-            if route.receives and fc is not None:
-                fc.collect(route, samples)
+            if fc is not None:
+                fc.compute_late(watch)
+                if route.receives:
+                    fc.collect(route, samples)
         else:
             if fc is not None:
                 fc.backward(route, samples, watch)
