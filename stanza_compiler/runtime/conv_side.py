@@ -154,15 +154,18 @@ class ConvSide:
         self._standin.close()
 
     def finish(self, watch: Stopwatch) -> int:
-        """Wait for the sums, update; return the bytes sent for gradients of parameters and of received tensors."""
+        """Wait for the gradients' sums; return the bytes sent for gradients of parameters and of received tensors."""
         with watch("conv_allreduce_exposed_s"):
             self._sums.wait()
         sent = self._finish_transfers() + allreduce_bytes(self.stage, self._trained, self._groups.conv)
         self._values, self._gradients = {}, {}
+        return sent
+
+    def update(self, watch: Stopwatch) -> None:
+        """Update the parameters from their gradients, which are complete."""
         if self._updater is not None:
             with watch("optimizer_s"):
                 self._updater.step()
-        return sent
 
     def finish_rehearsal(self, route: Route) -> None:
         """See which parameters were reached from the segment's result, then join the other CONV ranks."""

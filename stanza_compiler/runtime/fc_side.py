@@ -164,7 +164,7 @@ class FcSide:
             self._late.compute(self._sum.arrived if self._sum is not None else lambda parameter: None)
 
     def finish(self, watch: Stopwatch) -> int:
-        """Sum the gradients over the hosts, update; return the bytes sent for gradients."""
+        """Complete the parameters' gradients, summed over the hosts; return the bytes sent for gradients."""
         sent = self._finish_transfers()
         self.compute_late(watch)
         with watch("fc_late_s"):
@@ -172,9 +172,13 @@ class FcSide:
                 self._sum = self._make_sum()
             if self._sum is not None:
                 sent += self._sum.finish()
-            if self._updater is not None:
-                self._updater.step()
         return sent
+
+    def update(self, watch: Stopwatch) -> None:
+        """Update the parameters from their gradients, which are complete."""
+        if self._updater is not None:
+            with watch("fc_late_s"):
+                self._updater.step()
 
     def finish_rehearsal(self) -> None:
         """See which parameters a front segment reaches: their gradients come last."""

@@ -107,10 +107,9 @@ class SeparatedTrainer:
         for route in reversed(self._routes):
             self._backward(route, samples, watch)
         losses = [side.loss for side in (conv, fc) if side is not None and side.loss is not None]
-        if fc is not None:
-            sent += fc.finish(watch)
-        if conv is not None:
-            sent += conv.finish(watch)
+        for side in self._in_order_of_sums():
+            sent += side.finish(watch)
+            side.update(watch)
         return Record(sum(loss.value for loss in losses), sum(loss.count for loss in losses), sent, watch.seconds)
 
     def state(self) -> dict[str, Any] | None:
@@ -125,6 +124,13 @@ class SeparatedTrainer:
 
     def _split(self, items: Iterable[int]) -> tuple[tuple[int, ...], ...]:
         return split_items(tuple(items), self._layout.conv_workers)
+
+    def _in_order_of_sums(self) -> list[ConvSide | FcSide]:
+        """Whose gradients are complete first: a lone host's wait for nobody, several hosts' for the larger sum."""
+        sides: list[ConvSide | FcSide | None] = [self._fc, self._conv]
+        if self._layout.fc_workers > 1:
+            sides.reverse()
+        return [side for side in sides if side is not None]
 
     def _connect(self, route: Route) -> None:
         """Agree on the message into a segment, then build its ends."""
