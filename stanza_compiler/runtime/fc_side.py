@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from .allreduce import GradientSum
 from .assembly import Assembly, Delivery
+from .cores import threads
 from .counting import GlobalCount, gather
 from .groups import Groups
 from .held import Held
@@ -48,12 +49,15 @@ class FcSide:
         stage: nn.Module,
         rank: int,
         device: torch.device,
+        cores: int,
     ) -> None:
+        """`cores` are the threads to compute with: the CONV ranks wait meanwhile."""
         self.stage = stage
         self.loss: Loss | None = None
         self.senders: dict[int, Sender] = {}
         self.receivers: dict[int, Receiver] = {}
         self._hooks, self._groups, self._kinds, self._device = program.hooks, groups, kinds, device
+        self._cores = cores
         self._block = layout.block_of(rank)
         self._updater = make_updater(program.hooks, stage)
         self._count = GlobalCount(groups.counts)
@@ -102,7 +106,7 @@ class FcSide:
     def forward(self, route: Route, watch: Stopwatch) -> None:
         """Run a segment, once if the parts could be put together, else once per rank."""
         segment, losses = route.segment, []
-        with watch("fc_forward_s"), self._late.forward():
+        with watch("fc_forward_s"), threads(self._cores), self._late.forward():
             for delivery in self._deliveries:
                 result = getattr(self.stage, segment.method)(*(delivery.tensors[name] for name in segment.takes))
                 if route.is_last:
@@ -139,7 +143,7 @@ class FcSide:
         wait for them.
         """
         fronts = self._fronts if route.number else set()
-        with watch("fc_backward_s"):
+        with watch("fc_backward_s"), threads(self._cores):
             roots = [root for root in self._roots(route, samples) if root[0].requires_grad]
             if self._sum is not None:
                 self._sum.arm(later=fronts | self._late.expected())
@@ -160,7 +164,7 @@ class FcSide:
 
     def compute_late(self, watch: Stopwatch) -> None:
         """Compute the weight gradients that backward has left."""
-        with watch("fc_late_s"):
+        with watch("fc_late_s"), threads(self._cores):
             self._late.compute(self._sum.arrived if self._sum is not None else lambda parameter: None)
 
     def finish(self, watch: Stopwatch) -> int:
@@ -177,7 +181,7 @@ class FcSide:
     def update(self, watch: Stopwatch) -> None:
         """Update the parameters from their gradients, which are complete."""
         if self._updater is not None:
-            with watch("fc_late_s"):
+            with watch("fc_late_s"), threads(self._cores):
                 self._updater.step()
 
     def finish_rehearsal(self) -> None:

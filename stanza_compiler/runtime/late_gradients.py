@@ -44,7 +44,7 @@ class LateGradients:
         def begin(_: Tensor) -> None:
             self._backward = torch._C._current_graph_task_id()
 
-        hooks = [tensor.register_hook(begin) for tensor in tensors]
+        hooks = [tensor.register_hook(begin) for tensor in tensors]  # type: ignore[no-untyped-call]  # torch's gap
         try:
             torch.autograd.backward(tensors, gradients)
         finally:

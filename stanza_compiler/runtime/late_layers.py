@@ -76,7 +76,7 @@ def _linear(late: Late, input: Tensor, weight: Tensor, bias: Tensor | None = Non
     if late.takes(bias):
         assert bias is not None
         late.expect(bias)
-    y: Tensor = _LateLinear.apply(input, weight, bias, late)  # type: ignore[no-untyped-call]  # torch gives it no types
+    y: Tensor = _LateLinear.apply(input, weight, bias, late)
     return y
 
 
@@ -93,7 +93,7 @@ def _embedding(
     if not late.takes(weight) or max_norm is not None or scale_grad_by_freq or sparse:
         return F.embedding(input, weight, padding_idx, max_norm, norm_type, scale_grad_by_freq, sparse)
     late.expect(weight)
-    y: Tensor = _LateEmbedding.apply(input, weight, padding_idx, late)  # type: ignore[no-untyped-call]
+    y: Tensor = _LateEmbedding.apply(input, weight, padding_idx, late)
     return y
 
 

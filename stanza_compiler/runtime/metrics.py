@@ -108,8 +108,8 @@ def _times(ranks: list[dict[str, float]], layout: Layout) -> dict[str, float]:
 def _exposed(ranks: list[dict[str, float]], layout: Layout, down_s: float) -> float:
     """By how much the rest of the step takes longer on the hosts than on the other CONV ranks.
 
-        host   late gradients, their sum, update; colocated: CONV's backward, wait, update   ──┐ exposed
-        rank   down, CONV's backward, wait for its sums, update ─────────────────────────────┘ │
+    host   late gradients, their sum, update; colocated: CONV's backward, wait, update   ──┐ exposed
+    rank   down, CONV's backward, wait for its sums, update ─────────────────────────────┘ │
     """
 
     def rest(rank: int, *phases: str) -> float:

@@ -31,6 +31,7 @@ def replicate(
     buffers = "forward_sync_buffers" if "forward_sync_buffers" in flags else "broadcast_buffers"
     options: dict[str, Any] = {"process_group": group, "gradient_as_bucket_view": True, buffers: False}
     import os
+
     if sums is not None and os.environ.get("SP_BUCKET"):
         options["bucket_cap_mb"] = float(os.environ["SP_BUCKET"])
     replica: nn.Module = DistributedDataParallel(stage, **options)

@@ -46,8 +46,12 @@ class SeparatedTrainer:
         rank: int,
         device: torch.device,
         facts: Mapping[str, object],
+        host_cores: int = 1,
     ) -> None:
-        """`source` is None on a rank that only hosts; `facts` have to be equal on all ranks."""
+        """`source` is None on a rank that only hosts; `facts` have to be equal on all ranks.
+
+        A host computes with `host_cores` threads.
+        """
         self._plan, self._layout, self._groups = plan, layout, groups
         self._rank, self._device, self._facts = rank, device, facts
         self._routes = find_routes(program.segments)
@@ -67,7 +71,14 @@ class SeparatedTrainer:
             )
         if rank in layout.hosts:
             self._fc = FcSide(
-                program, layout, groups, kinds, stage=load_stage(program, "fc", device), rank=rank, device=device
+                program,
+                layout,
+                groups,
+                kinds,
+                stage=load_stage(program, "fc", device),
+                rank=rank,
+                device=device,
+                cores=host_cores,
             )
 
     def start(self, items: Sequence[int]) -> None:
