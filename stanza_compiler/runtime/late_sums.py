@@ -1,7 +1,5 @@
 """Allreduces of DistributedDataParallel that backward begins but does not wait for."""
 
-from typing import Any
-
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
@@ -29,7 +27,7 @@ class LateSums:
         assert replica.gradient_as_bucket_view
         size = dist.get_world_size(group)
 
-        def begin(_: object, bucket: Any) -> torch.futures.Future[Tensor]:
+        def begin(_: object, bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:  # type: ignore[name-defined]  # torch's gap
             gradients = bucket.buffer()
             gradients.div_(size)
             work = dist.all_reduce(gradients, group=group, async_op=True)
