@@ -46,12 +46,28 @@ class GradientSum:
         self._armed = False
         self._later: frozenset[int] = frozenset()
         for parameter, _ in parameters:
-            parameter.register_post_accumulate_grad_hook(self._on_gradient)  # type: ignore[no-untyped-call]  # torch gives it no types
+            parameter.register_post_accumulate_grad_hook(self.arrived)  # type: ignore[no-untyped-call]  # torch gives it no types
 
     def arm(self, later: Iterable[Tensor] = ()) -> None:
         """The next backward is the last one before `finish` that reaches a parameter, but for those in `later`."""
         self._armed = True
         self._later = frozenset(map(id, later))
+
+    def arrived(self, parameter: Tensor) -> None:
+        """Hear that the gradient of `parameter` is complete, if it is armed for that; autograd itself says so too.
+
+        Parameters that it does not sum are none of its business.
+        """
+        if not self._armed or id(parameter) in self._later or id(parameter) not in self._bucket_of:
+            return
+        arrived = self._bucket_of[id(parameter)].arrived
+        assert id(parameter) not in arrived, "a gradient grew after its sum had started"
+        arrived.add(id(parameter))
+        while self._started < len(self._buckets):
+            bucket = self._buckets[self._started]
+            if len(bucket.arrived) < len(bucket.parameters):
+                return
+            self._start_next()
 
     def finish(self) -> int:
         """Wait until every gradient is the sum over the group; return the bytes this rank sent.
@@ -71,18 +87,6 @@ class GradientSum:
             _put_back(bucket)
         self._started, self._armed, self._later = 0, False, frozenset()
         return sent
-
-    def _on_gradient(self, parameter: Tensor) -> None:
-        if not self._armed or id(parameter) in self._later:
-            return
-        arrived = self._bucket_of[id(parameter)].arrived
-        assert id(parameter) not in arrived, "a gradient grew after its sum had started"
-        arrived.add(id(parameter))
-        while self._started < len(self._buckets):
-            bucket = self._buckets[self._started]
-            if len(bucket.arrived) < len(bucket.parameters):
-                return
-            self._start_next()
 
     def _start_next(self) -> None:
         bucket = self._buckets[self._started]

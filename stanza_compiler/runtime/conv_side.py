@@ -12,6 +12,7 @@ from .assembly import Assembly
 from .batches import Batch, Source
 from .counting import GlobalCount
 from .groups import Groups
+from .late_sums import LateSums
 from .layout import Layout
 from .loss import Loss, measure
 from .optimizer import make_updater
@@ -55,6 +56,7 @@ class ConvSide:
         self.updater = make_updater(program.hooks, stage, self._shared_names)
         self._count = GlobalCount(groups.counts)
         self._replica: nn.Module = stage
+        self._sums = LateSums()
         self._trained: tuple[str, ...] = ()
         self._batch: Batch | None = None
         self._values: dict[str, Tensor] = {}
@@ -154,8 +156,10 @@ class ConvSide:
                 receiver.return_rest()
         self._standin.close()
 
-    def finish(self) -> int:
-        """End the transfers; return the bytes sent for the parameters' gradients and for those of received tensors."""
+    def finish(self, watch: Stopwatch) -> int:
+        """Wait for the gradients' sums; return the bytes sent for gradients of parameters and of received tensors."""
+        with watch("conv_allreduce_exposed_s"):
+            self._sums.wait()
         sent = self._finish_transfers() + allreduce_bytes(self.stage, self._trained, self._groups.conv)
         self._values, self._gradients = {}, {}
         return sent
@@ -177,7 +181,7 @@ class ConvSide:
         trained = find_trained(self.stage, results)
         self._trained = tuple(name for name in trained if name not in self._shared_names)
         self._finish_transfers()
-        self._replica = replicate(self.stage, self._trained, self._groups.conv)
+        self._replica = replicate(self.stage, self._trained, self._groups.conv, sums=self._sums)
         for receiver in self.receivers.values():
             receiver.scale = self._scale
 

@@ -10,9 +10,11 @@ from torch import Tensor, nn
 
 from .allreduce import GradientSum
 from .assembly import Assembly, Delivery
+from .cores import threads
 from .counting import GlobalCount, gather
 from .groups import Groups
 from .held import Held
+from .late_gradients import LateGradients
 from .layout import Layout
 from .loss import Loss, measure
 from .optimizer import make_updater
@@ -48,17 +50,21 @@ class FcSide:
         stage: nn.Module,
         rank: int,
         device: torch.device,
+        cores: int,
     ) -> None:
+        """`cores` are the threads to compute with: the CONV ranks wait meanwhile."""
         self.stage = stage
         self.shared = held(program.shared, "fc", stage)
         self.loss: Loss | None = None
         self.senders: dict[int, Sender] = {}
         self.receivers: dict[int, Receiver] = {}
         self._hooks, self._groups, self._kinds, self._device = program.hooks, groups, kinds, device
+        self._cores = cores
         self._block = layout.block_of(rank)
         self._shared_names = names_within(stage, self.shared)
         self.updater = make_updater(program.hooks, stage, self._shared_names)
         self._count = GlobalCount(groups.counts)
+        self._late = LateGradients(stage)
         self._sum: GradientSum | None = None
         self._fronts: set[Tensor] = set()
         self._deliveries: list[Delivery] = []
@@ -103,7 +109,7 @@ class FcSide:
     def forward(self, route: Route, watch: Stopwatch) -> None:
         """Run a segment, once if the parts could be put together, else once per rank."""
         segment, losses = route.segment, []
-        with watch("fc_forward_s"):
+        with watch("fc_forward_s"), threads(self._cores), self._late.forward():
             for delivery in self._deliveries:
                 result = getattr(self.stage, segment.method)(*(delivery.tensors[name] for name in segment.takes))
                 if route.is_last:
@@ -136,14 +142,16 @@ class FcSide:
     def backward(self, route: Route, samples: Sequence[int], watch: Stopwatch) -> None:
         """Propagate this host's share of the global mean, or the gradients of what the segment gave.
 
-        Input gradients leave as soon as they exist.
+        Input gradients leave as soon as they exist; weight gradients are left to `compute_late`, unless the other hosts
+        wait for them.
         """
-        with watch("fc_backward_s"):
+        fronts = self._fronts if route.number else set()
+        with watch("fc_backward_s"), threads(self._cores):
             roots = [root for root in self._roots(route, samples) if root[0].requires_grad]
             if self._sum is not None:
-                self._sum.arm(later=self._fronts if route.number else ())
+                self._sum.arm(later=fronts | self._late.expected())
             if roots:
-                torch.autograd.backward([tensor for tensor, _ in roots], [gradient for _, gradient in roots])
+                self._late.backward([tensor for tensor, _ in roots], [gradient for _, gradient in roots])
             receiver = self.receivers[route.number]
             receiver.return_rest()
             for name, leaves in self._kept_leaves.items():
@@ -153,11 +161,20 @@ class FcSide:
             self._kept_leaves = {}
         if self._deliveries and receiver.started_at is not None and receiver.returned_at is not None:
             watch.add("turnaround_s", receiver.returned_at - receiver.started_at)
+        if self._sum is not None:
+            self._sum.arm(later=fronts)
+            self.compute_late(watch)
+
+    def compute_late(self, watch: Stopwatch) -> None:
+        """Compute the weight gradients that backward has left."""
+        with watch("fc_late_s"), threads(self._cores):
+            self._late.compute(self._sum.arrived if self._sum is not None else lambda parameter: None)
 
     def finish(self, watch: Stopwatch) -> int:
-        """Sum the gradients over the hosts; return the bytes sent for gradients."""
+        """Complete the parameters' gradients, summed over the hosts; return the bytes sent for gradients."""
         sent = self._finish_transfers()
-        with watch("fc_exposed_s"):
+        self.compute_late(watch)
+        with watch("fc_late_s"):
             if self._sum is None:
                 self._sum = self._make_sum()
             if self._sum is not None:
@@ -167,7 +184,7 @@ class FcSide:
     def update(self, watch: Stopwatch) -> None:
         """Update the parameters from their gradients, which are complete."""
         if self.updater is not None:
-            with watch("optimizer_s"):
+            with watch("fc_late_s"), threads(self._cores):
                 self.updater.step()
 
     def finish_rehearsal(self) -> None:

@@ -17,11 +17,14 @@ TERMS = (
     "fc_backward_s",
     "down_s",
     "conv_backward_s",
+    "conv_allreduce_exposed_s",
     "fc_exposed_s",
     "optimizer_s",
 )
-# Measured beside the terms, to tell the way down from the host's own work.
-_PHASES = (*TERMS, "round_trip_s", "turnaround_s")
+# Measured beside the terms: what tells the way down from the host's own work, and a host's work that others may hide.
+_PHASES = (*TERMS, "round_trip_s", "turnaround_s", "fc_late_s")
+
+_CONV_REST = ("conv_backward_s", "conv_allreduce_exposed_s", "optimizer_s")
 
 
 class Reporter:
@@ -97,4 +100,22 @@ def _times(ranks: list[dict[str, float]], layout: Layout) -> dict[str, float]:
         trips = [ranks[rank]["round_trip_s"] for rank in block if ranks[rank]["round_trip_s"] >= 0]
         if trips:
             times["down_s"] = max(times["down_s"], min(trips) - max(ranks[host]["turnaround_s"], 0.0), 0.0)
+    if any(rank["fc_late_s"] >= 0 for rank in ranks):
+        times["fc_exposed_s"] = _exposed(ranks, layout, max(times["down_s"], 0.0))
     return {term: seconds for term, seconds in times.items() if seconds >= 0}
+
+
+def _exposed(ranks: list[dict[str, float]], layout: Layout, down_s: float) -> float:
+    """By how much the rest of the step takes longer on the hosts than on the other CONV ranks.
+
+    host   late gradients, their sum, update; colocated: CONV's backward, wait, update   ──┐ exposed
+    rank   down, CONV's backward, wait for its sums, update ─────────────────────────────┘ │
+    """
+
+    def rest(rank: int, *phases: str) -> float:
+        return sum(max(ranks[rank][phase], 0.0) for phase in (*phases, *_CONV_REST))
+
+    others = [rest(rank) for rank in range(layout.conv_workers) if rank not in layout.hosts]
+    if not others:
+        return max(ranks[host]["fc_late_s"] for host in layout.hosts)
+    return max(max(rest(host, "fc_late_s") for host in layout.hosts) - down_s - max(others), 0.0)

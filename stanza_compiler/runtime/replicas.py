@@ -8,12 +8,16 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
+from .late_sums import LateSums
 
-def replicate(stage: nn.Module, trained: Collection[str], group: dist.ProcessGroup | None) -> nn.Module:
+
+def replicate(
+    stage: nn.Module, trained: Collection[str], group: dist.ProcessGroup | None, *, sums: LateSums | None = None
+) -> nn.Module:
     """`stage` with its gradients averaged over `group` in buckets during backward.
 
-    The stage itself when it is alone or has nothing to train. Parameters that no backward reaches are left out:
-    their gradients stay None, as in one process.
+    With `sums` backward does not wait for them. The stage itself when it is alone or has nothing to train.
+    Parameters that no backward reaches are left out: their gradients stay None, as in one process.
     """
     if group is None or not trained:
         return stage
@@ -26,7 +30,13 @@ def replicate(stage: nn.Module, trained: Collection[str], group: dist.ProcessGro
     flags = inspect.signature(DistributedDataParallel).parameters
     buffers = "forward_sync_buffers" if "forward_sync_buffers" in flags else "broadcast_buffers"
     options: dict[str, Any] = {"process_group": group, "gradient_as_bucket_view": True, buffers: False}
+    import os
+
+    if sums is not None and os.environ.get("SP_BUCKET"):
+        options["bucket_cap_mb"] = float(os.environ["SP_BUCKET"])
     replica: nn.Module = DistributedDataParallel(stage, **options)
+    if sums is not None:
+        sums.attach(replica, group)
     for parameter in idle:
         parameter.requires_grad_(True)
     return replica

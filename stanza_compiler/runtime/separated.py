@@ -48,8 +48,12 @@ class SeparatedTrainer:
         rank: int,
         device: torch.device,
         facts: Mapping[str, object],
+        host_cores: int = 1,
     ) -> None:
-        """`source` is None on a rank that only hosts; `facts` have to be equal on all ranks."""
+        """`source` is None on a rank that only hosts; `facts` have to be equal on all ranks.
+
+        A host computes with `host_cores` threads.
+        """
         self._program, self._plan, self._layout, self._groups = program, plan, layout, groups
         self._rank, self._device, self._facts = rank, device, facts
         self._routes = find_routes(program.segments)
@@ -69,7 +73,14 @@ class SeparatedTrainer:
             )
         if rank in layout.hosts:
             self._fc = FcSide(
-                program, layout, groups, kinds, stage=load_stage(program, "fc", device), rank=rank, device=device
+                program,
+                layout,
+                groups,
+                kinds,
+                stage=load_stage(program, "fc", device),
+                rank=rank,
+                device=device,
+                cores=host_cores,
             )
 
         self._sides = [side for side in (self._conv, self._fc) if side is not None]
@@ -104,24 +115,25 @@ class SeparatedTrainer:
 
     def step(self, number: int, items: Sequence[int]) -> Record:
         """Train on one global batch: forward through the segments, backward the other way, update."""
-        conv, fc, watch, sent = self._conv, self._fc, Stopwatch(), 0
+        watch, sent = Stopwatch(), 0
         parts = self._split(items)
         samples = [len(part) for part in parts]
-        if conv is not None:
-            conv.load(parts[self._rank])
+        if self._conv is not None:
+            self._conv.load(parts[self._rank])
         for route in self._routes:
             sent += self._forward(route, number, samples, watch)
         for route in reversed(self._routes):
             self._backward(route, samples, watch)
         losses = [side.loss for side in self._sides if side.loss is not None]
-        if fc is not None:
-            sent += fc.finish(watch)
-        if conv is not None:
-            sent += conv.finish()
+        sides = self._in_order_of_sums()
+        for side in sides:
+            sent += side.finish(watch)
+            if self._shared is None:
+                side.update(watch)
         if self._shared is not None:
             sent += self._sum_shared(self._shared, watch)
-        for side in self._sides:
-            side.update(watch)
+            for side in sides:
+                side.update(watch)
         return Record(sum(loss.value for loss in losses), sum(loss.count for loss in losses), sent, watch.seconds)
 
     def state(self) -> dict[str, Any] | None:
@@ -145,6 +157,13 @@ class SeparatedTrainer:
 
     def _split(self, items: Iterable[int]) -> tuple[tuple[int, ...], ...]:
         return split_items(tuple(items), self._layout.conv_workers)
+
+    def _in_order_of_sums(self) -> list[ConvSide | FcSide]:
+        """Whose gradients are complete first: a lone host's wait for nobody, several hosts' for the larger sum."""
+        sides: list[ConvSide | FcSide | None] = [self._fc, self._conv]
+        if self._layout.fc_workers > 1:
+            sides.reverse()
+        return [side for side in sides if side is not None]
 
     def _connect(self, route: Route) -> None:
         """Agree on the message into a segment, then build its ends."""
@@ -187,8 +206,10 @@ class SeparatedTrainer:
         if route.segment.role == "conv":
             if conv is not None:
                 conv.backward(route, samples, watch)
-            if route.receives and fc is not None:
-                fc.collect(route, samples)
+            if fc is not None:
+                fc.compute_late(watch)
+                if route.receives:
+                    fc.collect(route, samples)
         else:
             if fc is not None:
                 fc.backward(route, samples, watch)

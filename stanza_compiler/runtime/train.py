@@ -12,6 +12,7 @@ import torch.distributed as dist
 from .agreement import broadcast_length
 from .arguments import Arguments, choose_layout, parse
 from .batches import make_source
+from .cores import available_cores
 from .data_parallel import DataParallelTrainer
 from .errors import UsageError
 from .evaluate import evaluate
@@ -162,4 +163,14 @@ class _Run:
             rank=rank,
             device=device,
             facts=facts,
+            host_cores=self._host_cores(),
         )
+
+    def _host_cores(self) -> int:
+        """This machine's cores, shared by the FC hosts on it: the CONV ranks wait while hosts compute.
+
+        Never fewer than OMP_NUM_THREADS says; more, because torchrun sets that to 1 for ranks that compute all at once.
+        """
+        first = self._world.rank - self._world.local_rank
+        hosts = [host for host in self._layout.hosts if first <= host < first + self._world.local_size]
+        return max(torch.get_num_threads(), available_cores() // max(1, len(hosts)))

@@ -1,0 +1,91 @@
+"""Weight gradients that a backward leaves for later, because others wait for the gradients of its inputs."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+
+from .late_layers import Piece, Swap
+from .rooms import Rooms
+
+
+class LateGradients:
+    """The gradients of a stage's Linear weights, biases and embedding tables, apart from its backward.
+
+        with late.forward(): y = stage(x)
+        late.backward([loss], [None])     x.grad is there, and the gradients of other parameters
+        late.compute()                    the rest
+
+    What autograd does itself and what is late add up. A parameter with hooks of the user's is never late: its hooks
+    see the whole gradient, once.
+    """
+
+    def __init__(self, stage: nn.Module) -> None:
+        self._able = {
+            id(parameter)
+            for parameter in stage.parameters()
+            if not parameter._backward_hooks and not parameter._post_accumulate_grad_hooks
+        }
+        self._swapped: set[Tensor] = set()
+        self._pieces: dict[Tensor, list[Piece]] = {}
+        self._rooms = Rooms()
+        self._backward: int | None = None
+
+    @contextmanager
+    def forward(self) -> Iterator[None]:
+        """Calls in here are those whose weight gradients may come late."""
+        with Swap(self):
+            yield
+
+    def backward(self, tensors: Sequence[Tensor], gradients: Sequence[Tensor | None]) -> None:
+        """Propagate `gradients` of `tensors`, all of which require one, but for the late part."""
+
+        def begin(_: Tensor) -> None:
+            self._backward = torch._C._current_graph_task_id()
+
+        hooks = [tensor.register_hook(begin) for tensor in tensors]  # type: ignore[no-untyped-call]  # torch's gap
+        try:
+            torch.autograd.backward(tensors, gradients)
+        finally:
+            self._backward = None
+            for hook in hooks:
+                hook.remove()
+
+    def expected(self) -> frozenset[Tensor]:
+        """The parameters that `compute` may add to, because a forward so far took them."""
+        return frozenset(self._swapped)
+
+    def compute(self, finished: Callable[[Tensor], None] = lambda parameter: None) -> None:
+        """Add the late gradients to `.grad`, in the order of the backward; `finished` is told of each parameter."""
+        with torch.no_grad():
+            while self._pieces:
+                parameter = next(iter(self._pieces))
+                self._add(parameter, self._pieces.pop(parameter))
+                finished(parameter)
+
+    # What the swapped calls ask and say.
+
+    def takes(self, parameter: object) -> bool:
+        """Whether the gradient of `parameter` may be late."""
+        return type(parameter) is nn.Parameter and parameter.requires_grad and id(parameter) in self._able
+
+    def expect(self, parameter: Tensor) -> None:
+        self._swapped.add(parameter)
+
+    @property
+    def is_under_way(self) -> bool:
+        """Whether `backward` runs this very backward, not one within it or within forward."""
+        return self._backward is not None and self._backward == torch._C._current_graph_task_id()
+
+    def leave(self, parameter: Tensor, piece: Piece) -> None:
+        self._pieces.setdefault(parameter, []).append(piece)
+
+    def _add(self, parameter: Tensor, pieces: list[Piece]) -> None:
+        if parameter.grad is None:
+            # On a GPU torch keeps freed memory itself.
+            on_cpu = parameter.device.type == "cpu"
+            parameter.grad = self._rooms.lend(parameter, parameter) if on_cpu else torch.empty_like(parameter)
+            pieces.pop(0).write(parameter.grad)
+        for piece in pieces:
+            piece.add(parameter.grad)
