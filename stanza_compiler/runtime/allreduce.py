@@ -7,6 +7,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from .codecs import PLAIN, Codecs
+
 BUCKET_BYTES = 1 << 20
 
 
@@ -37,9 +39,13 @@ class GradientSum:
         group: dist.ProcessGroup,
         *,
         bucket_bytes: int = BUCKET_BYTES,
+        codecs: Codecs = PLAIN,
     ) -> None:
-        """`parameters` in original order, each with whether its gradient is sparse; the same on every rank."""
-        self._group = group
+        """`parameters` in original order, each with whether its gradient is sparse; the same on every rank.
+
+        Dense gradients travel as `codecs` say.
+        """
+        self._group, self._codecs = group, codecs
         self._buckets = _fill_buckets(parameters, bucket_bytes)
         self._bucket_of = {id(parameter): bucket for bucket in self._buckets for parameter in bucket.parameters}
         self._started = 0
@@ -95,6 +101,8 @@ class GradientSum:
             bucket.payload = gradients[0]
         else:
             bucket.payload = torch.cat([gradient.reshape(-1) for gradient in gradients])
+        if not bucket.sparse:
+            bucket.payload = bucket.payload.to(self._codecs.summed_in(bucket.payload.dtype))
         bucket.work = dist.all_reduce(bucket.payload, group=self._group, async_op=True)
         self._started += 1
 
@@ -135,11 +143,15 @@ def _gradient(parameter: nn.Parameter, *, sparse: bool) -> Tensor:
 
 def _put_back(bucket: _Bucket) -> None:
     assert bucket.payload is not None
-    if len(bucket.parameters) == 1:
-        bucket.parameters[0].grad = bucket.payload
+    first = bucket.parameters[0]
+    if bucket.sparse:
+        first.grad = bucket.payload
+    elif len(bucket.parameters) == 1:
+        first.grad = bucket.payload.to(first.dtype)
     else:
         sizes = [parameter.numel() for parameter in bucket.parameters]
-        for parameter, summed in zip(bucket.parameters, torch.split(bucket.payload, sizes), strict=True):
+        pieces = torch.split(bucket.payload.to(first.dtype), sizes)
+        for parameter, summed in zip(bucket.parameters, pieces, strict=True):
             parameter.grad = summed.view_as(parameter)
     bucket.arrived.clear()
     bucket.payload = bucket.work = None

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import torch
 
+from .codecs import BOUNDARY_DTYPES, GRADIENT_CODECS, Codecs
 from .errors import UsageError
 from .layout import Layout
 
@@ -29,6 +30,8 @@ class Arguments:
     single_process: bool = False
     backend: str | None = None
     timeout_s: float = 60.0
+    boundary_dtype: str | None = None
+    gradient_codec: str | None = None
 
 
 def parse(argv: Sequence[str] | None) -> Arguments:
@@ -59,6 +62,12 @@ def parse(argv: Sequence[str] | None) -> Arguments:
     parser.add_argument(
         "--timeout", dest="timeout_s", type=positive_seconds, default=60.0, help="seconds, for every wait"
     )
+    parser.add_argument(
+        "--boundary-dtype", choices=BOUNDARY_DTYPES, help="what crosses the cut travels so (default: the plan's)"
+    )
+    parser.add_argument(
+        "--gradient-codec", choices=GRADIENT_CODECS, help="gradients are summed so (default: the plan's)"
+    )
     arguments = Arguments(**vars(parser.parse_args(argv)))
     for flag, path in (("--export", arguments.export), ("--metrics", arguments.metrics)):
         if path is not None and not path.absolute().parent.is_dir():
@@ -67,7 +76,15 @@ def parse(argv: Sequence[str] | None) -> Arguments:
             raise UsageError(flag, f"{path} is a folder", "name a file in it")
     if arguments.backend == "nccl" and not torch.cuda.is_available():
         raise UsageError("--backend", "nccl needs an NVIDIA GPU, and there is none", "use gloo")
+    if arguments.gradient_codec == "powersgd":
+        what = "PowerSGD fails on gloo (received data size doesn't match expected size) and was never run on nccl"
+        raise UsageError("--gradient-codec", what, "use bf16 or fp16")
     return arguments
+
+
+def choose_codecs(arguments: Arguments, planned: Codecs) -> Codecs:
+    """What the flags say, else the plan."""
+    return Codecs(arguments.boundary_dtype or planned.boundary, arguments.gradient_codec or planned.gradient)
 
 
 def choose_layout(arguments: Arguments, planned: Layout, world_size: int, *, single_host: str = "") -> Layout:

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from .assembly import Assembly
 from .batches import Batch, Source
+from .codecs import Codecs
 from .counting import GlobalCount
 from .groups import Groups
 from .late_sums import LateSums
@@ -38,6 +39,7 @@ class ConvSide:
         layout: Layout,
         groups: Groups,
         kinds: Mapping[str, Crossing],
+        codecs: Codecs,
         *,
         stage: nn.Module,
         source: Source,
@@ -51,6 +53,7 @@ class ConvSide:
         self.receivers: dict[int, Receiver] = {}
         self._program, self._layout, self._groups, self._kinds = program, layout, groups, kinds
         self._source, self._rank, self._device = source, rank, device
+        self._codecs = codecs
         self._host = layout.host_of(rank)
         self._shared_names = names_within(stage, self.shared)
         self.updater = make_updater(program.hooks, stage, self._shared_names)
@@ -86,7 +89,7 @@ class ConvSide:
         receiver = self.receivers[route.number]
         sizes = {self._host: samples[self._rank]}
         assembly = Assembly(receiver.message, sizes, self._device)
-        receiver.receive(step, sizes, slots=assembly.slots)
+        receiver.receive(step, sizes, of=sum(samples), slots=assembly.slots)
         if self._host != self._rank:
             watch.add("round_trip_s", time.perf_counter() - self._sent_at)
         (delivery,) = assembly.join()
@@ -123,6 +126,7 @@ class ConvSide:
             tensors,
             peer=self._host,
             samples=samples[self._rank],
+            of=sum(samples),
             is_sent=lambda wire: is_sender(wire, self._rank, block, samples),
         )
         self._sent_at = time.perf_counter()
@@ -160,7 +164,7 @@ class ConvSide:
         """Wait for the gradients' sums; return the bytes sent for gradients of parameters and of received tensors."""
         with watch("conv_allreduce_exposed_s"):
             self._sums.wait()
-        sent = self._finish_transfers() + allreduce_bytes(self.stage, self._trained, self._groups.conv)
+        sent = self._finish_transfers() + allreduce_bytes(self.stage, self._trained, self._groups.conv, self._codecs)
         self._values, self._gradients = {}, {}
         return sent
 
@@ -181,7 +185,7 @@ class ConvSide:
         trained = find_trained(self.stage, results)
         self._trained = tuple(name for name in trained if name not in self._shared_names)
         self._finish_transfers()
-        self._replica = replicate(self.stage, self._trained, self._groups.conv, sums=self._sums)
+        self._replica = replicate(self.stage, self._trained, self._groups.conv, self._codecs, sums=self._sums)
         for receiver in self.receivers.values():
             receiver.scale = self._scale
 

@@ -9,6 +9,7 @@ from torch import nn
 
 from .agreement import agree
 from .batches import Batch, Source
+from .codecs import Codecs
 from .groups import Groups, sum_count
 from .layout import Layout
 from .loss import Loss, measure
@@ -33,6 +34,7 @@ class DataParallelTrainer:
         plan: PlanFile,
         layout: Layout,
         groups: Groups,
+        codecs: Codecs,
         *,
         stage: nn.Module,
         source: Source,
@@ -42,6 +44,7 @@ class DataParallelTrainer:
         """`facts` have to be equal on all ranks."""
         self._program, self._plan, self._layout, self._groups = program, plan, layout, groups
         self._stage, self._source, self._rank, self._facts = stage, source, rank, facts
+        self._codecs = codecs
         self._updater = make_updater(program.hooks, stage)
         self._replica: nn.Module = stage
         self._trained: tuple[str, ...] = ()
@@ -55,7 +58,7 @@ class DataParallelTrainer:
             self._trained = find_trained(self._stage, [loss.total])
         self._counted = loss.counted
         agree({**self._facts, "(sum, count) loss": loss.counted}, Message((), None, 0), self._groups.meta)
-        self._replica = replicate(self._stage, self._trained, self._groups.conv)
+        self._replica = replicate(self._stage, self._trained, self._groups.conv, self._codecs)
 
     def step(self, number: int, items: Sequence[int]) -> Record:
         """Train on one global batch; a rank without items runs on a stand-in that weighs nothing."""
@@ -73,7 +76,7 @@ class DataParallelTrainer:
                     # DistributedDataParallel averages: n times the share makes its mean the sum.
                     weight = self._layout.conv_workers / count if own and count else 0.0
                     torch.autograd.backward(loss.total, torch.full_like(loss.total, weight))
-        sent = allreduce_bytes(self._stage, self._trained, self._groups.conv)
+        sent = allreduce_bytes(self._stage, self._trained, self._groups.conv, self._codecs)
         if self._updater is not None:
             with watch("optimizer_s"):
                 self._updater.step()

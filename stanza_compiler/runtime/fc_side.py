@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from .allreduce import GradientSum
 from .assembly import Assembly, Delivery
+from .codecs import Codecs
 from .cores import threads
 from .counting import GlobalCount, gather
 from .groups import Groups
@@ -46,6 +47,7 @@ class FcSide:
         layout: Layout,
         groups: Groups,
         kinds: Mapping[str, Crossing],
+        codecs: Codecs,
         *,
         stage: nn.Module,
         rank: int,
@@ -59,7 +61,7 @@ class FcSide:
         self.senders: dict[int, Sender] = {}
         self.receivers: dict[int, Receiver] = {}
         self._hooks, self._groups, self._kinds, self._device = program.hooks, groups, kinds, device
-        self._cores = cores
+        self._codecs, self._cores = codecs, cores
         self._block = layout.block_of(rank)
         self._shared_names = names_within(stage, self.shared)
         self.updater = make_updater(program.hooks, stage, self._shared_names)
@@ -86,6 +88,7 @@ class FcSide:
         receiver.receive(
             step,
             own,
+            of=sum(samples),
             slots=assembly.slots,
             is_sent=lambda wire, rank: is_sender(wire, rank, self._block, samples),
         )
@@ -127,7 +130,7 @@ class FcSide:
         sent = 0
         for rank, count in self._own(samples).items():
             values = self._held.values(route.crossing, rank)
-            sent += self.senders[route.number].send(step, values, peer=rank, samples=count)
+            sent += self.senders[route.number].send(step, values, peer=rank, samples=count, of=sum(samples))
         receiver = self.receivers[route.number - 1]
         if self._deliveries and receiver.started_at is not None:
             watch.add("turnaround_s", time.perf_counter() - receiver.started_at)
@@ -222,4 +225,8 @@ class FcSide:
             sparse |= found
         # Buckets are filled from the end: the front segment's gradients come last.
         names = sorted(sparse, key=lambda name: (parameters[name] not in self._fronts, list(parameters).index(name)))
-        return GradientSum([(parameters[name], sparse[name]) for name in names], self._groups.hosts)
+        return GradientSum(
+            [(parameters[name], sparse[name]) for name in names],
+            self._groups.hosts,
+            codecs=self._codecs,
+        )

@@ -5,6 +5,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
+from .codecs import Codecs
 from .transfer import Transfer
 
 
@@ -20,17 +21,21 @@ class LateSums:
 
     def __init__(self) -> None:
         self._begun: list[dist.Work] = []
+        self._coded: list[tuple[Tensor, Tensor]] = []
 
-    def attach(self, replica: nn.Module, group: dist.ProcessGroup) -> None:
-        """Take over the buckets of `replica`, whose gradients have to be views of them."""
+    def attach(self, replica: nn.Module, group: dist.ProcessGroup, codecs: Codecs) -> None:
+        """Take over the buckets of `replica`, whose gradients have to be views of them; they travel as `codecs` say."""
         assert isinstance(replica, DistributedDataParallel)
         assert replica.gradient_as_bucket_view
         size = dist.get_world_size(group)
 
         def begin(_: object, bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:  # type: ignore[name-defined]  # torch's gap
             gradients = bucket.buffer()
-            gradients.div_(size)
-            work = dist.all_reduce(gradients, group=group, async_op=True)
+            travelling = gradients.to(codecs.summed_in(gradients.dtype))
+            if travelling is not gradients:
+                self._coded.append((gradients, travelling))
+            travelling.div_(size)
+            work = dist.all_reduce(travelling, group=group, async_op=True)
             assert work is not None
             self._begun.append(work)
             done: torch.futures.Future[Tensor] = torch.futures.Future(
@@ -47,4 +52,6 @@ class LateSums:
         Raises EdgeError when a rank of the group ended or the group's timeout passed.
         """
         Transfer(self._begun, "sum of the CONV gradients").wait()
-        self._begun = []
+        for gradients, travelled in self._coded:
+            gradients.copy_(travelled)
+        self._begun, self._coded = [], []

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from .codecs import PLAIN, Codecs
 from .layout import Layout
 
 
@@ -29,6 +30,7 @@ class PlanFile:
     single_host: str
     boundary: Mapping[str, Crossing]
     state_names: tuple[str, ...]
+    codecs: Codecs = PLAIN
 
 
 def read_plan(path: Path) -> PlanFile:
@@ -45,4 +47,5 @@ def read_plan(path: Path) -> PlanFile:
         single_host=entry["single_host"],
         boundary={item["name"]: Crossing(item["kind"], item["batch_axis"]) for item in entry["boundary"]},
         state_names=tuple(entry["state_dict"]),
+        codecs=Codecs(entry.get("boundary_dtype", "fp32"), entry.get("gradient_codec", "none")),
     )

@@ -7,6 +7,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from .codecs import decode, encode, lifting, payload_dtype, payload_shape
 from .groups import Channel
 from .headers import empty_header, read_header
 from .shares import Shared
@@ -21,11 +22,16 @@ class Receiver:
         rank 1 ──┼──> H = cat in rank order ──> dH ──> dH[6:11]
         (own) ───┘
 
-    `scale` is how many times too large the gradients are made here; what goes back is divided by it.
+    `scale` is how many times too large the gradients are made here; what goes back is divided by it. What comes from
+    other ranks, and goes back to them, is coded as `codec` says.
     """
 
-    def __init__(self, rank: int, channel: Channel, message: Message, device: torch.device) -> None:
+    def __init__(
+        self, rank: int, channel: Channel, message: Message, device: torch.device, codec: str = "fp32"
+    ) -> None:
         self.message = message
+        self._codec, self._coded = codec, message.coded(codec)
+        self._lift = 1.0
         self._rank, self._channel = rank, channel
         self._early = device.type == "cpu"  # nccl wants sends in the same order on every rank
         self._own: list[Tensor] = []
@@ -52,11 +58,13 @@ class Receiver:
         step: int,
         samples: Mapping[int, int],
         *,
+        of: int,
         slots: Callable[[int, Sequence[tuple[int, ...]]], list[Tensor]],
         is_sent: Callable[[Wire, int], bool] = lambda wire, peer: True,
     ) -> None:
         """Wait for the parts of all peers with `samples`, each received as soon as its header says how large it is.
 
+        `of` are the samples of the whole batch.
         `slots(peer, shapes)` gives room for a part; of wires for which not `is_sent(wire, peer)` nothing comes. Raises
         DisagreementError when a peer is at another step or sends another number of samples, EdgeError when one is
         lost.
@@ -69,6 +77,8 @@ class Receiver:
             for peer, header in headers.items()
         }
         transfers = []
+        coded: list[tuple[int, Tensor, Tensor]] = []
+        self._lift = lifting(of)
         for peer in samples:
             if peer == self._rank:
                 for slot, value in zip(
@@ -79,14 +89,20 @@ class Receiver:
             arrivals[peer].wait()
             self.started_at = self.started_at or time.perf_counter()
             shapes = read_header(headers[peer], self.message, rank=peer, step=step, samples=samples[peer])
-            operations = [
-                dist.P2POp(dist.irecv, slot, peer, group=self._channel.there, tag=index)
-                for index, slot in enumerate(slots(peer, shapes))
-                if is_sent(self.message.wires[index], peer)
-            ]
+            operations = []
+            for index, slot in enumerate(slots(peer, shapes)):
+                if is_sent(self.message.wires[index], peer):
+                    room = slot
+                    if index in self._coded:
+                        form = payload_shape(self._codec, slot.shape)
+                        room = torch.empty(form, dtype=payload_dtype(self._codec), device=slot.device)
+                        coded.append((index, slot, room))
+                    operations.append(dist.P2POp(dist.irecv, room, peer, group=self._channel.there, tag=index))
             transfers.append(post(operations, f"boundary tensors from rank {peer}"))
         for transfer in transfers:
             transfer.wait()
+        for index, slot, room in coded:
+            slot.copy_(decode(self._codec, room, self._coded[index]))
         self._received_at = time.perf_counter()
 
     def expect(self, leaves: Sequence[Shared]) -> None:
@@ -127,12 +143,14 @@ class Receiver:
 
     def _returns(self, leaf: Shared, gradient: Tensor) -> list[dist.P2POp]:
         operations = []
-        for peer, piece in leaf.pieces(gradient if self.scale == 1 else gradient / self.scale):
+        gradient = gradient if self.scale == 1 else gradient / self.scale
+        payload = encode(self._codec, gradient, self._lift) if leaf.wire in self._coded else gradient
+        for (peer, piece), (_, coded) in zip(leaf.pieces(gradient), leaf.pieces(payload), strict=True):
             if peer == self._rank:
                 self._own_gradients[leaf.wire] = piece
             else:
                 back = self._channel.back
-                operations.append(dist.P2POp(dist.isend, piece.contiguous(), peer, group=back, tag=leaf.wire))
+                operations.append(dist.P2POp(dist.isend, coded.contiguous(), peer, group=back, tag=leaf.wire))
         return operations
 
     def _send_back(self, operations: list[dist.P2POp]) -> None:

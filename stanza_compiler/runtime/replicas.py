@@ -6,15 +6,24 @@ from typing import Any
 
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.nn.parallel import DistributedDataParallel
 
+from .codecs import Codecs
 from .late_sums import LateSums
+
+_HOOKS = {"bf16": default_hooks.bf16_compress_hook, "fp16": default_hooks.fp16_compress_hook}
 
 
 def replicate(
-    stage: nn.Module, trained: Collection[str], group: dist.ProcessGroup | None, *, sums: LateSums | None = None
+    stage: nn.Module,
+    trained: Collection[str],
+    group: dist.ProcessGroup | None,
+    codecs: Codecs,
+    *,
+    sums: LateSums | None = None,
 ) -> nn.Module:
-    """`stage` with its gradients averaged over `group` in buckets during backward.
+    """`stage` with its gradients averaged over `group` in buckets during backward, in the dtype that `codecs` say.
 
     With `sums` backward does not wait for them. The stage itself when it is alone or has nothing to train.
     Parameters that no backward reaches are left out: their gradients stay None, as in one process.
@@ -30,19 +39,17 @@ def replicate(
     flags = inspect.signature(DistributedDataParallel).parameters
     buffers = "forward_sync_buffers" if "forward_sync_buffers" in flags else "broadcast_buffers"
     options: dict[str, Any] = {"process_group": group, "gradient_as_bucket_view": True, buffers: False}
-    import os
-
-    if sums is not None and os.environ.get("SP_BUCKET"):
-        options["bucket_cap_mb"] = float(os.environ["SP_BUCKET"])
-    replica: nn.Module = DistributedDataParallel(stage, **options)
+    replica = DistributedDataParallel(stage, **options)
     if sums is not None:
-        sums.attach(replica, group)
+        sums.attach(replica, group, codecs)
+    elif codecs.gradient in _HOOKS:
+        replica.register_comm_hook(group, _HOOKS[codecs.gradient])
     for parameter in idle:
         parameter.requires_grad_(True)
     return replica
 
 
-def allreduce_bytes(stage: nn.Module, trained: Collection[str], group: dist.ProcessGroup | None) -> int:
+def allreduce_bytes(stage: nn.Module, trained: Collection[str], group: dist.ProcessGroup | None, codecs: Codecs) -> int:
     """The bytes that this rank sent for the gradients of a step: 2(n-1)/n of their size over a ring of n ranks.
 
     Of a sparse gradient the rows go to n-1 others; the rows of the sum over n are taken for a rank's own.
@@ -57,5 +64,6 @@ def allreduce_bytes(stage: nn.Module, trained: Collection[str], group: dist.Proc
             if gradient.is_sparse:
                 sent += (size - 1) * (gradient._indices().nbytes + gradient._values().nbytes) // size
             else:
-                sent += 2 * (size - 1) * gradient.nbytes // size
+                width = codecs.summed_in(gradient.dtype).itemsize
+                sent += 2 * (size - 1) * gradient.numel() * width // size
     return sent

@@ -6,6 +6,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from .codecs import decode, encode, lifting, payload_dtype, payload_shape
 from .groups import Channel
 from .headers import header_of
 from .receiver import Receiver
@@ -17,11 +18,16 @@ from .wires import Message, Wire, check_values
 class Sender:
     """Sends one part of the message a step to each of its peers: a CONV rank to its host, or a host to its CONV ranks.
 
-    A peer that is this same rank gets its part through `local`, the other end.
+    A peer that is this same rank gets its part through `local`, the other end, and as it is; what goes to others is
+    coded as `codec` says.
     """
 
-    def __init__(self, rank: int, channel: Channel, message: Message, local: Receiver | None) -> None:
+    def __init__(
+        self, rank: int, channel: Channel, message: Message, local: Receiver | None, codec: str = "fp32"
+    ) -> None:
         self._rank, self._channel, self._message, self._local = rank, channel, message, local
+        self._codec, self._coded = codec, message.coded(codec)
+        self._lift = 1.0
         self._sends: list[Transfer] = []
         self._receives: dict[int, Transfer] = {}
         self._gradients: dict[int, dict[int, Tensor]] = {}
@@ -33,12 +39,14 @@ class Sender:
         *,
         peer: int,
         samples: int,
+        of: int,
         is_sent: Callable[[Wire], bool] = lambda wire: True,
     ) -> int:
-        """Send `peer` the tensors of `samples` samples, make ready to receive their gradients; return the bytes sent.
+        """Send `peer` the tensors of `samples` samples of a batch `of` so many; return the bytes sent.
 
-        Tensors for which not `is_sent(wire)` come from another rank, and so their gradients go there. No gradients
-        follow in the rehearsal. Raises DisagreementError when a tensor is not of the agreed form.
+        Makes ready to receive their gradients. Tensors for which not `is_sent(wire)` come from another rank, and so
+        their gradients go there. No gradients follow in the rehearsal. Raises DisagreementError when a tensor is not of
+        the agreed form.
         """
         wires = self._message.wires
         check_values(wires, values)
@@ -48,15 +56,17 @@ class Sender:
             self._local.deliver(plain)
             return 0
         header = header_of(step, samples, plain)
+        self._lift = lifting(of)
+        payloads = [encode(self._codec, value) if index in self._coded else value for index, value in enumerate(plain)]
         first = dist.P2POp(dist.isend, header, peer, group=self._channel.headers, tag=self._channel.number)
         sent = [index for index, wire in enumerate(wires) if is_sent(wire)]
-        there = [dist.P2POp(dist.isend, plain[index], peer, group=self._channel.there, tag=index) for index in sent]
+        there = [dist.P2POp(dist.isend, payloads[index], peer, group=self._channel.there, tag=index) for index in sent]
         self._sends += [
             post([first], f"header to rank {peer}"),
             post(there, f"boundary tensors to rank {peer}"),
         ]
         if step != REHEARSAL:
-            gradients = {index: torch.zeros_like(plain[index]) for index in self._message.gradients}
+            gradients = {index: self._room(index, plain[index]) for index in self._message.gradients}
             back = [
                 dist.P2POp(dist.irecv, gradient, peer, group=self._channel.back, tag=index)
                 for index, gradient in gradients.items()
@@ -72,7 +82,17 @@ class Sender:
             assert self._local is not None
             return self._local.own_gradients()
         self._receives[peer].wait()
-        return self._gradients[peer]
+        gradients = dict(self._gradients[peer])
+        for index in self._coded.keys() & gradients.keys():
+            gradients[index] = decode(self._codec, gradients[index], self._coded[index], self._lift)
+        return gradients
+
+    def _room(self, index: int, value: Tensor) -> Tensor:
+        """Where the gradient of a tensor comes, zero where none comes."""
+        if index not in self._coded:
+            return torch.zeros_like(value)
+        shape = payload_shape(self._codec, value.shape)
+        return torch.zeros(shape, dtype=payload_dtype(self._codec), device=value.device)
 
     def finish(self) -> None:
         """Wait until the sent tensors may be overwritten."""

@@ -8,6 +8,7 @@ import torch
 
 from .agreement import agree
 from .batches import Source
+from .codecs import Codecs
 from .conv_side import ConvSide
 from .fc_side import FcSide
 from .groups import Groups
@@ -43,6 +44,7 @@ class SeparatedTrainer:
         plan: PlanFile,
         layout: Layout,
         groups: Groups,
+        codecs: Codecs,
         *,
         source: Source | None,
         rank: int,
@@ -55,7 +57,7 @@ class SeparatedTrainer:
         A host computes with `host_cores` threads.
         """
         self._program, self._plan, self._layout, self._groups = program, plan, layout, groups
-        self._rank, self._device, self._facts = rank, device, facts
+        self._rank, self._device, self._facts, self._codecs = rank, device, facts, codecs
         self._routes = find_routes(program.segments)
         kinds = find_kinds(program, plan)
         self._conv: ConvSide | None = None
@@ -66,6 +68,7 @@ class SeparatedTrainer:
                 layout,
                 groups,
                 kinds,
+                codecs,
                 stage=load_stage(program, "conv", device),
                 source=source,
                 rank=rank,
@@ -77,6 +80,7 @@ class SeparatedTrainer:
                 layout,
                 groups,
                 kinds,
+                codecs,
                 stage=load_stage(program, "fc", device),
                 rank=rank,
                 device=device,
@@ -177,10 +181,10 @@ class SeparatedTrainer:
         channel = self._groups.channels[route.number]
         receiver = None
         if taker is not None:
-            receiver = Receiver(self._rank, channel, agreed, self._device)
+            receiver = Receiver(self._rank, channel, agreed, self._device, self._codecs.boundary)
             taker.receivers[route.number] = receiver
         if giver is not None:
-            giver.senders[route.number] = Sender(self._rank, channel, agreed, receiver)
+            giver.senders[route.number] = Sender(self._rank, channel, agreed, receiver, self._codecs.boundary)
 
     def _forward(self, route: Route, step: int, samples: Sequence[int], watch: Stopwatch) -> int:
         """Bring a segment what it takes and run it; return the bytes sent."""

@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 
 from .agreement import broadcast_length
-from .arguments import Arguments, choose_layout, parse
+from .arguments import Arguments, choose_codecs, choose_layout, parse
 from .batches import make_source
 from .cores import available_cores
 from .data_parallel import DataParallelTrainer
@@ -138,6 +138,7 @@ class _Run:
     def _make_trainer(self, groups: Groups | None, dataset: Any, order: Order, device: torch.device) -> Trainer:
         program, rank = self._program, self._world.rank
         source = make_source(program, dataset, order.seed, device)
+        codecs = choose_codecs(self._arguments, self._plan.codecs)
         if groups is None:
             return SingleProcessTrainer(program, source=source, device=device)
         facts = {
@@ -147,18 +148,20 @@ class _Run:
             "shuffling": order.shuffle,
             "steps": self._count_steps(order),
             "layout": str(self._layout),
+            "codecs": str(codecs),
             "use of the weights at the end": self._wants_state,
         }
         if not self._plan.separate:
             stage = load_stage(program, "model", device)
             return DataParallelTrainer(
-                program, self._plan, self._layout, groups, stage=stage, source=source, rank=rank, facts=facts
+                program, self._plan, self._layout, groups, codecs, stage=stage, source=source, rank=rank, facts=facts
             )
         return SeparatedTrainer(
             program,
             self._plan,
             self._layout,
             groups,
+            codecs,
             source=source if self._layout.is_conv(rank) else None,
             rank=rank,
             device=device,

@@ -4,8 +4,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor
 
+from .codecs import is_coded
 from .errors import DisagreementError
 from .plan_file import Crossing
 
@@ -38,6 +40,15 @@ class Message:
     def gradients(self) -> tuple[int, ...]:
         """The wires whose gradient comes back."""
         return tuple(index for index, wire in enumerate(self.wires) if wire.requires_grad)
+
+    def coded(self, codec: str) -> Mapping[int, torch.dtype]:
+        """The boundary tensors that `codec` changes on their way, with their own dtype."""
+        dtypes = [getattr(torch, wire.dtype) for wire in self.wires[: len(self.wires) - self.target_tensors]]
+        return {
+            index: dtype
+            for index, (wire, dtype) in enumerate(zip(self.wires, dtypes, strict=False))
+            if is_coded(codec, dtype, wire.axes, wire.batch_axis)
+        }
 
 
 def describe_wires(
