@@ -21,6 +21,7 @@ import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
+from stanza_compiler.bag_contents import bag_contents
 from stanza_compiler.batch_axes import settle_batch_axes
 from stanza_compiler.call import Call, describe_call, drawn
 from stanza_compiler.errors import LoadError, StanzaError, UsageError
@@ -192,9 +193,12 @@ def _source(user: ModuleType, attribute: str | None, options: Options, root: Pat
     notes = _initialise_lazy_modules(module, args, kwargs, root, place)
     refuse_uncarried(module, place)
     axes = _batch_axes(user, options, root, place)
-    call, note = settle_batch_axes(
-        module, describe_call(module, args, kwargs, batch_axes=axes, place=place), axes.keys()
-    )
+    call = describe_call(module, args, kwargs, batch_axes=axes, place=place)
+    contents = [name for name in bag_contents(module, call) if name not in axes]
+    if contents:
+        axes |= dict.fromkeys(contents)
+        call = describe_call(module, args, kwargs, batch_axes=axes, place=place)
+    call, note = settle_batch_axes(module, call, axes.keys())
     targets = _optional(user, "example_targets", root, place)
     hooks = Hooks(**{field.name: getattr(user, field.name, None) for field in fields(Hooks)})
     name = Path(user.__file__).stem if user.__name__ == USER_MODULE and user.__file__ else place.rpartition(".")[2]
