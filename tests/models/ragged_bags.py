@@ -4,6 +4,8 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+DTYPE = torch.float32
+
 
 class RaggedBags(nn.Module):
     def __init__(self) -> None:
@@ -20,16 +22,16 @@ class RaggedBags(nn.Module):
 
 
 def build_model():
-    return RaggedBags()
+    return RaggedBags().to(DTYPE)
 
 
 def example_inputs():
-    offsets = torch.tensor([0, 2, 2, 6])
-    return torch.randn(4, 13), torch.randint(2000, (9,)), offsets, torch.rand(9), torch.randint(1500, (4, 3))
+    dense, weights = torch.randn(4, 13, dtype=DTYPE), torch.rand(9, dtype=DTYPE)
+    return dense, torch.randint(2000, (9,)), torch.tensor([0, 2, 2, 6]), weights, torch.randint(1500, (4, 3))
 
 
 def example_targets():
-    return torch.rand(4)
+    return torch.rand(4, dtype=DTYPE)
 
 
 def loss_fn(outputs, targets):
@@ -41,17 +43,19 @@ def make_optimizer(parameters):
 
 
 class Items:
-    """22 items with 0 to 4 ids each, from a small range, so that ids come again; the last one has none."""
+    """22 items, each with 0 to 4 ids of a small range, so that ids come again; the last one has none."""
+
+    bags = (2, 0, 3, 1, 4)
 
     def __len__(self) -> int:
         return 22
 
     def __getitem__(self, number):
         generator = torch.Generator().manual_seed(number)
-        bag = (number * 3 + 2) % 5
+        bag = self.bags[number % len(self.bags)]
         users, weights = torch.randint(60, (bag,), generator=generator), torch.rand(bag, generator=generator)
         dense, items = torch.randn(13, generator=generator), torch.randint(1500, (3,), generator=generator)
-        return (dense, users, weights, items), (dense.sum() > 0).float()
+        return (dense.to(DTYPE), users, weights.to(DTYPE), items), (dense.sum() > 0).to(DTYPE)
 
 
 def make_dataset():
