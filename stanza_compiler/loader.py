@@ -194,9 +194,9 @@ def _source(user: ModuleType, attribute: str | None, options: Options, root: Pat
     refuse_uncarried(module, place)
     axes = _batch_axes(user, options, root, place)
     call = describe_call(module, args, kwargs, batch_axes=axes, place=place)
-    contents = [name for name in bag_contents(module, call) if name not in axes]
-    if contents:
-        axes |= dict.fromkeys(contents)
+    contents = bag_contents(module, call)
+    if not set(contents) <= axes.keys():
+        axes = {**dict.fromkeys(contents), **axes}
         call = describe_call(module, args, kwargs, batch_axes=axes, place=place)
     call, note = settle_batch_axes(module, call, axes.keys())
     targets = _optional(user, "example_targets", root, place)
@@ -213,9 +213,16 @@ def _source(user: ModuleType, attribute: str | None, options: Options, root: Pat
         origin=user.__name__,
         file=Path(user.__file__ or place).resolve(),
         root=root,
-        notes=(*notes, *untrained_notes(module), *([note] if note else [])),
+        notes=(*notes, *untrained_notes(module), *([note] if note else []), *_bag_notes(contents, hooks)),
         recipe=_recipe(user, attribute or "build_model"),
     )
+
+
+def _bag_notes(contents: tuple[str, ...], hooks: Hooks) -> tuple[str, ...]:
+    if not contents or hooks.make_dataset is not None:
+        return ()
+    named = ", ".join(contents)
+    return (f"synthetic items can't fill the embedding bags of {named}: define make_dataset() and collate_fn()",)
 
 
 def _recipe(user: ModuleType, name: str) -> str:
