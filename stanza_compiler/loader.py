@@ -21,6 +21,7 @@ import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
+from stanza_compiler.bag_contents import bag_contents
 from stanza_compiler.batch_axes import settle_batch_axes
 from stanza_compiler.call import Call, describe_call, drawn
 from stanza_compiler.errors import LoadError, StanzaError, UsageError
@@ -192,9 +193,12 @@ def _source(user: ModuleType, attribute: str | None, options: Options, root: Pat
     notes = _initialise_lazy_modules(module, args, kwargs, root, place)
     refuse_uncarried(module, place)
     axes = _batch_axes(user, options, root, place)
-    call, note = settle_batch_axes(
-        module, describe_call(module, args, kwargs, batch_axes=axes, place=place), axes.keys()
-    )
+    call = describe_call(module, args, kwargs, batch_axes=axes, place=place)
+    contents = bag_contents(module, call)
+    if not set(contents) <= axes.keys():
+        axes = {**dict.fromkeys(contents), **axes}
+        call = describe_call(module, args, kwargs, batch_axes=axes, place=place)
+    call, note = settle_batch_axes(module, call, axes.keys())
     targets = _optional(user, "example_targets", root, place)
     hooks = Hooks(**{field.name: getattr(user, field.name, None) for field in fields(Hooks)})
     name = Path(user.__file__).stem if user.__name__ == USER_MODULE and user.__file__ else place.rpartition(".")[2]
@@ -209,9 +213,16 @@ def _source(user: ModuleType, attribute: str | None, options: Options, root: Pat
         origin=user.__name__,
         file=Path(user.__file__ or place).resolve(),
         root=root,
-        notes=(*notes, *untrained_notes(module), *([note] if note else [])),
+        notes=(*notes, *untrained_notes(module), *([note] if note else []), *_bag_notes(contents, hooks)),
         recipe=_recipe(user, attribute or "build_model"),
     )
+
+
+def _bag_notes(contents: tuple[str, ...], hooks: Hooks) -> tuple[str, ...]:
+    if not contents or hooks.make_dataset is not None:
+        return ()
+    named = ", ".join(contents)
+    return (f"synthetic items can't fill the embedding bags of {named}: define make_dataset() and collate_fn()",)
 
 
 def _recipe(user: ModuleType, name: str) -> str:

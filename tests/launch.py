@@ -105,9 +105,9 @@ def launch_processes(
     ]
 
 
-def run(folder: Path, world_size: int, *flags: object, **environment: str) -> Result:
+def run(folder: Path, world_size: int, *flags: object, timeout_s: float = 150, **environment: str) -> Result:
     """`launch`, with every rank ending well; rank 0's result."""
-    results = launch(folder, world_size, *flags, **environment)
+    results = launch(folder, world_size, *flags, timeout_s=timeout_s, **environment)
     assert [result.status for result in results] == [0] * world_size, "\n".join(result.err for result in results)
     return results[0]
 

@@ -440,3 +440,35 @@ def test_a_model_without_memory_is_neither_run_nor_written(
     with pytest.raises(LoadError, match=message) as caught, load(Options(str(path), **changes)):  # type: ignore[arg-type]
         pass
     assert str(caught.value).startswith("model.py: fc.weight is on the meta device, a shape without values")
+
+
+BAGS = """
+    import torch
+    from torch import nn
+
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.bag = nn.EmbeddingBag(50, 4, mode="sum")
+
+        def forward(self, x, ids, offsets):
+            return x + self.bag(ids, offsets)
+
+    def build_model():
+        return Net()
+
+    def example_inputs():
+        return torch.ones(3, 4), torch.tensor([7, 8, 9]), torch.tensor([0, 1, 2])
+    """
+
+
+def test_contents_of_bags_have_no_batch_axis_unless_the_user_says_so(tmp_path: Path) -> None:
+    source = loaded(written(tmp_path, BAGS))
+    assert [leaf.batch_axis for leaf in source.call.leaves] == [0, None, 0]
+    assert source.notes == (
+        "synthetic items can't fill the embedding bags of ids: define make_dataset() and collate_fn()",
+    )
+    own = "\ndef batch_axes():\n    return {'ids': 0}\n\ndef make_dataset():\n    return []\n"
+    source = loaded(written(tmp_path, dedent(BAGS) + own))
+    assert [leaf.batch_axis for leaf in source.call.leaves] == [0, 0, 0]
+    assert source.notes == ()

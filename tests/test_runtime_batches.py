@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 from torch import Tensor
 
@@ -78,3 +79,9 @@ def test_collate_fn_puts_items_together() -> None:
     batch = make_source(_program(hooks=hooks), [(torch.ones(2), 0), (torch.ones(3), 0)], 0, CPU).load([0, 1])
     assert batch.inputs["image"].shape == (5,)
     assert batch.targets == {"n": 2}
+
+
+def test_items_that_make_no_batch_as_they_are_need_a_collate_fn() -> None:
+    for items in ([(torch.ones(2), 0), (torch.ones(3), 0)], [(torch.ones(2), object())] * 2):
+        with pytest.raises(ValueError, match=r"^2 items of the dataset don't .* \(.*\); define collate_fn\(items\)$"):
+            make_source(_program(), items, 0, CPU).load([0, 1])

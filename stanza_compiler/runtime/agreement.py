@@ -6,6 +6,7 @@ from typing import Any
 import torch.distributed as dist
 
 from .errors import DisagreementError
+from .transfer import waiting_for
 from .wires import Message
 
 
@@ -15,7 +16,8 @@ def agree(facts: Mapping[str, Any], message: Message | None, group: dist.Process
     `facts` are settings that have to be the same everywhere. Raises DisagreementError naming rank and tensor.
     """
     cards: list[Any] = [None] * dist.get_world_size(group)
-    dist.all_gather_object(cards, (dict(facts), message), group=group)
+    with waiting_for("agreement of all ranks"):
+        dist.all_gather_object(cards, (dict(facts), message), group=group)
     first_facts, _ = cards[0]
     first: tuple[int, Message] | None = None
     for rank, (other_facts, other) in enumerate(cards):
@@ -39,6 +41,7 @@ def _compare(rank: int, other: Message, first_rank: int, first: Message) -> None
 def broadcast_length(length: int | None, group: dist.ProcessGroup) -> int | None:
     """The length of rank 0's dataset, on every rank."""
     held: list[Any] = [length]
-    dist.broadcast_object_list(held, src=0, group=group)
+    with waiting_for("length of the dataset from rank 0"):
+        dist.broadcast_object_list(held, src=0, group=group)
     shared: int | None = held[0]
     return shared

@@ -8,6 +8,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from .codecs import PLAIN, Codecs
+from .transfer import waiting_for
 
 BUCKET_BYTES = 1 << 20
 
@@ -88,7 +89,8 @@ class GradientSum:
             assert bucket.work is not None
             assert bucket.payload is not None
             rows = _bytes(bucket.payload) if bucket.sparse else 0
-            bucket.work.wait()
+            with waiting_for("sum of the hosts' gradients"):
+                bucket.work.wait()
             sent += (size - 1) * rows if bucket.sparse else 2 * (size - 1) * _bytes(bucket.payload) // size
             _put_back(bucket)
         self._started, self._armed, self._later = 0, False, frozenset()

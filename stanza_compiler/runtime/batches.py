@@ -51,10 +51,9 @@ class DatasetItems:
     def load(self, items: Sequence[int]) -> Batch:
         """The batch of these items.
 
-        Raises TypeError when an item, collated, is no pair.
+        Raises ValueError when items need a collate_fn and there is none, TypeError when an item, collated, is no pair.
         """
-        collate = self.program.hooks.collate_fn or default_collate
-        pair = collate([self.dataset[item] for item in items])
+        pair = (self.program.hooks.collate_fn or _collated)([self.dataset[item] for item in items])
         if not isinstance(pair, (tuple, list)) or len(pair) != 2:
             raise TypeError(f"a batch is a pair (inputs, target), collating gave {type(pair).__name__}")
         inputs, targets = pair
@@ -93,6 +92,15 @@ class SyntheticItems:
             lambda leaf: stack(leaf) if isinstance(leaf, Example) else leaf, self.program.example_targets
         )
         return Batch(_moved(inputs, self.device), _moved(targets, self.device), len(items))
+
+
+def _collated(items: list[Any]) -> Any:
+    """What torch's DataLoader would make of them."""
+    try:
+        return default_collate(items)
+    except (RuntimeError, TypeError, KeyError) as error:
+        what = f"{len(items)} items of the dataset don't make a batch as they are ({' '.join(str(error).split())})"
+        raise ValueError(f"{what}; define collate_fn(items)") from error
 
 
 def _draw(example: Example, generator: torch.Generator) -> Tensor:

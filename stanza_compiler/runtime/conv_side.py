@@ -24,7 +24,7 @@ from .replicas import allreduce_bytes, replicate
 from .routes import Route
 from .sender import Sender
 from .shared_parameters import held, names_within
-from .standin import REHEARSAL, backward_zero, find_trained, unchanged_buffers
+from .standin import REHEARSAL, backward_zero, find_trained, standing_in
 from .stopwatch import Stopwatch
 from .tree import flatten
 from .wires import Message, describe_wires, is_sender
@@ -107,7 +107,7 @@ class ConvSide:
                 self._run(route, self._batch)
         elif self._replica is not self.stage:
             assert self._standin_batch is not None
-            self._standin.enter_context(unchanged_buffers(self.stage))
+            self._standin.enter_context(standing_in(self.stage))
             self._values = {name: value.clone() for name, value in self._standin_values.items()}
             self._run(route, self._standin_batch)
 

@@ -8,6 +8,7 @@ import torch.distributed as dist
 from .errors import DisagreementError
 from .groups import sum_count
 from .loss import Loss
+from .transfer import waiting_for
 
 
 class GlobalCount:
@@ -37,5 +38,6 @@ def gather(value: Any, group: dist.ProcessGroup | None) -> list[Any]:
     if group is None:
         return [value]
     values: list[Any] = [None] * dist.get_world_size(group)
-    dist.all_gather_object(values, value, group=group)
+    with waiting_for("forms of all ranks that share a role"):
+        dist.all_gather_object(values, value, group=group)
     return values

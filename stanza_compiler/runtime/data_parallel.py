@@ -19,7 +19,7 @@ from .plan_file import PlanFile
 from .program import Program
 from .replicas import allreduce_bytes, replicate
 from .sampler import split_items
-from .standin import find_trained, standin_items, unchanged_buffers
+from .standin import find_trained, standin_items, standing_in, unchanged_buffers
 from .stopwatch import Stopwatch
 from .trainer import Record
 from .wires import Message
@@ -65,7 +65,7 @@ class DataParallelTrainer:
         own, watch = self._own(items), Stopwatch()
         with ExitStack() as standin:
             if not own:
-                standin.enter_context(unchanged_buffers(self._stage))
+                standin.enter_context(standing_in(self._stage))
             batch = self._source.load(own or standin_items(own, items))
             with watch("conv_forward_s"):
                 loss = self._loss(batch, self._replica)

@@ -12,6 +12,7 @@ import torch.distributed as dist
 from .layout import Layout
 from .program import Program
 from .routes import find_routes
+from .transfer import waiting_for
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,5 +127,6 @@ def sum_count(count: float, group: dist.ProcessGroup | None) -> float:
     if group is None:
         return count
     total = torch.tensor([count], dtype=torch.float64)
-    dist.all_reduce(total, group=group)
+    with waiting_for("counts of the ranks that compute the loss"):
+        dist.all_reduce(total, group=group)
     return float(total)

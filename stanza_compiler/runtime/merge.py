@@ -11,6 +11,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from .transfer import waiting_for
+
 
 def move_state(
     state: Mapping[str, Any] | None, source: int, rank: int, group: dist.ProcessGroup
@@ -26,16 +28,18 @@ def move_state(
         tensors = {name: value for name, value in own.items() if isinstance(value, Tensor) and name not in ties}
         forms = [(name, tensor.shape, tensor.dtype) for name, tensor in tensors.items()]
         others = {name: value for name, value in own.items() if not isinstance(value, Tensor)}
-        dist.send_object_list([(forms, ties, others, _versions(own))], dst=0, group=group)
-        for tensor in tensors.values():
-            dist.send(tensor.contiguous(), dst=0, group=group)
+        with waiting_for("weights to rank 0"):
+            dist.send_object_list([(forms, ties, others, _versions(own))], dst=0, group=group)
+            for tensor in tensors.values():
+                dist.send(tensor.contiguous(), dst=0, group=group)
         return None
     received: list[Any] = [None]
-    dist.recv_object_list(received, src=source, group=group)
-    forms, ties, moved, versions = received[0]
-    for name, shape, dtype in forms:
-        moved[name] = torch.empty(shape, dtype=dtype)
-        dist.recv(moved[name], src=source, group=group)
+    with waiting_for(f"weights from rank {source}"):
+        dist.recv_object_list(received, src=source, group=group)
+        forms, ties, moved, versions = received[0]
+        for name, shape, dtype in forms:
+            moved[name] = torch.empty(shape, dtype=dtype)
+            dist.recv(moved[name], src=source, group=group)
     moved |= {name: moved[first] for name, first in ties.items()}
     return _with_versions(moved, versions)
 

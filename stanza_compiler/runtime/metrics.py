@@ -9,6 +9,7 @@ import torch.distributed as dist
 
 from .layout import Layout
 from .trainer import Record
+from .transfer import waiting_for
 
 TERMS = (
     "conv_forward_s",
@@ -69,7 +70,8 @@ class Reporter:
         number, samples_per_s, vectors, work = self._under_way
         self._under_way = None
         if work is not None:
-            work.wait()
+            with waiting_for("records of all ranks"):
+                work.wait()
         if self._rank != 0:
             return
         rows = [vector.tolist() for vector in vectors]

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from .allreduce import no_rows
 from .counting import gather
 from .program import OWNER, SharedParameter
+from .transfer import waiting_for
 
 
 class SharedGradients:
@@ -85,8 +86,9 @@ class SharedGradients:
             sums[name] = _sparse(own[name], parameters[name])
             sent += (size - 1) * (sums[name]._indices().nbytes + sums[name]._values().nbytes)
             works.append(dist.all_reduce(sums[name], group=self._group, async_op=True))
-        for work in works:
-            work.wait()
+        with waiting_for("sum of the parameters that both roles hold"):
+            for work in works:
+                work.wait()
         return sums, sent
 
 

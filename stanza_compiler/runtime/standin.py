@@ -39,6 +39,25 @@ def unchanged_buffers(stage: nn.Module) -> Iterator[None]:
                 buffer.copy_(values)
 
 
+@contextmanager
+def standing_in(stage: nn.Module) -> Iterator[None]:
+    """Run forward and a backward of zeros without a trace: buffers are put back, sparse gradients get no rows.
+
+    Rows of zeros would be rows in use to an optimiser that updates those alone, such as SparseAdam.
+    """
+    with unchanged_buffers(stage):
+        hooks = [
+            parameter.register_hook(_without_rows)  # type: ignore[no-untyped-call]  # torch gives it no types
+            for parameter in stage.parameters()
+            if parameter.requires_grad
+        ]
+        try:
+            yield
+        finally:
+            for hook in hooks:
+                hook.remove()
+
+
 def find_trained(stage: nn.Module, tensors: Sequence[Tensor]) -> tuple[str, ...]:
     """The parameters of `stage` that a backward from `tensors` reaches; leaves no gradients behind."""
     roots = [tensor for tensor in tensors if tensor.requires_grad]
@@ -69,3 +88,10 @@ def backward_zero(tensors: Sequence[Tensor]) -> None:
     """A backward that adds nothing to any gradient and lets DistributedDataParallel finish its step."""
     roots = [tensor for tensor in tensors if tensor.requires_grad]
     torch.autograd.backward(roots, [torch.zeros_like(root) for root in roots])
+
+
+def _without_rows(gradient: Tensor) -> Tensor:
+    if not gradient.is_sparse:
+        return gradient
+    indices, values = gradient._indices()[:, :0], gradient._values()[:0]
+    return torch.sparse_coo_tensor(indices, values, gradient.shape, check_invariants=False)

@@ -27,6 +27,7 @@ from .seeds import seed_everything, seed_from
 from .separated import SeparatedTrainer
 from .single import SingleProcessTrainer
 from .trainer import Trainer
+from .transfer import waiting_for
 from .weights import load_stage
 
 SYNTHETIC_STEPS = 10
@@ -117,7 +118,8 @@ class _Run:
         reporter.close()
         state = trainer.state() if self._wants_state else None
         if groups is not None:
-            dist.barrier(groups.meta)  # no rank leaves while another still waits for a message
+            with waiting_for("end of all ranks"):
+                dist.barrier(groups.meta)  # no rank leaves while another still waits for a message
         return state
 
     def _make_dataset(self) -> Any:

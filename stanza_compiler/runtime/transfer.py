@@ -1,11 +1,21 @@
-"""Sends and receives whose failure names the edge."""
+"""Waits for other ranks whose failure names the edge."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch.distributed as dist
 
 from .errors import EdgeError
+
+
+@contextmanager
+def waiting_for(what: str) -> Iterator[None]:
+    """Turn the failure of a wait into an EdgeError that says `what` was waited for."""
+    try:
+        yield
+    except RuntimeError as error:
+        raise EdgeError(f"{what}: {' '.join(str(error).split())}") from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,10 +31,8 @@ class Transfer:
         Raises EdgeError when the peer ended or the group's timeout passed.
         """
         for work in self.works:
-            try:
+            with waiting_for(self.edge):
                 work.wait()
-            except RuntimeError as error:
-                raise EdgeError(f"{self.edge}: {' '.join(str(error).split())}") from error
 
 
 def post(operations: list[dist.P2POp], edge: str) -> Transfer:
