@@ -1,6 +1,7 @@
 """How many bytes are left on the wire of what boundary dtype and gradient codec change."""
 
 from dataclasses import dataclass, replace
+from math import prod
 
 from stanza_compiler.dataflow import Tensor
 from stanza_compiler.opgraph import Value
@@ -8,9 +9,10 @@ from stanza_compiler.opgraph import Value
 BOUNDARY_DTYPES = ("fp32", "bf16", "fp16", "int8")
 GRADIENT_CODECS = ("none", "bf16", "fp16", "powersgd")
 
-# Bytes of floats that a codec narrows, and of a row's scale in int8 (runtime/codecs.py).
+# Bytes of floats that a codec narrows, of a row's scale in int8, and a row's least numbers (runtime/codecs.py).
 WIDE = {"float32": 4, "float64": 8}
 SCALE_BYTES = 4
+ROW = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +37,7 @@ PLAIN = Codecs()
 
 
 def coded(value: Value, codec: str) -> Value:
-    """The value with its bytes on the wire: floats of over 16 bits in 2 bytes, or rows of L in L + 4.
+    """The value with its bytes on the wire: floats of over 16 bits in 2 bytes, or rows of L numbers in L + 4.
 
     >>> coded(Value("h", (2, 10), "float32", "batched", 0, 40, 0, True), "int8").bytes_per_sample
     14
@@ -45,9 +47,14 @@ def coded(value: Value, codec: str) -> Value:
         return value
     if codec != "int8":
         return _times(value, 2, width)
-    if len(value.shape) < 2 or value.batch_axis == len(value.shape) - 1 or not value.shape[-1]:
+    batch_axis = value.batch_axis or 0
+    if len(value.shape) < 2 or batch_axis == len(value.shape) - 1:
         return value
-    return _times(value, value.shape[-1] + SCALE_BYTES, value.shape[-1] * width)
+    count = 1
+    while prod(value.shape[-count:]) < ROW and count < len(value.shape) - 1 - batch_axis:
+        count += 1
+    row = prod(value.shape[-count:])
+    return _times(value, row + SCALE_BYTES, row * width) if row else value
 
 
 def _times(value: Value, part: int, whole: int) -> Value:

@@ -13,11 +13,13 @@ from pathlib import Path
 from typing import TypeVar
 
 from stanza_compiler import report
+from stanza_compiler.codecs import PLAIN
 from stanza_compiler.errors import EmitError, UsageError
 from stanza_compiler.loader import Source, load
 from stanza_compiler.opgraph import OpGraph
 from stanza_compiler.options import Options
 from stanza_compiler.passes.certify import certify
+from stanza_compiler.passes.codec_error import codec_error
 from stanza_compiler.passes.coupling import Coupling, coupling
 from stanza_compiler.passes.emit import emit, readme
 from stanza_compiler.passes.legality import legality
@@ -93,6 +95,8 @@ def _compile(options: Options, source: Source, out: Path, run: _Timer) -> Compil
         requires=("torch",),
         state_dict=tuple(source.module.state_dict()),
     )
+    if options.verify and plan.codecs.boundary != PLAIN.boundary and plan.boundary:
+        plan = codec_error(source, traced, plan)
     if options.dry_run:
         return Compilation(plan, graph, None)
     with _folder(out, force=options.force) as folder:

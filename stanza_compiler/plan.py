@@ -114,6 +114,10 @@ class Boundary:
     requires_grad: bool
     from_segment: int
     to_segment: int
+    codec_error: float | None = None
+    """What --boundary-dtype loses of it on the example: |arrived - sent| / |sent|; null where nothing is coded."""
+    gradient_codec_error: float | None = None
+    """The same of its gradient on the way back."""
 
     def __str__(self) -> str:
         sizes = ["B" if axis == self.batch_axis else str(size) for axis, size in enumerate(self.shape)]

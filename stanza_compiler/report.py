@@ -128,9 +128,24 @@ def _cut(plan: Plan) -> Section:
     if not plan.boundary:
         return Section("What crosses the cut")
     header = ("tensor", "kind", "bytes per sample", "segments", "gradient")
+    rows = tuple(_boundary_row(tensor) for tensor in plan.boundary)
+    lost = [tensor for tensor in plan.boundary if tensor.codec_error is not None]
+    if not lost:
+        return Section("What crosses the cut", table=Table(header, "llrll", rows))
+    errors = ((_error(tensor.codec_error), _error(tensor.gradient_codec_error)) for tensor in plan.boundary)
     return Section(
-        "What crosses the cut", table=Table(header, "llrll", tuple(_boundary_row(tensor) for tensor in plan.boundary))
+        "What crosses the cut",
+        table=Table(
+            (*header, f"lost as {plan.codecs.boundary}", "of its gradient"),
+            "llrllrr",
+            tuple((*row, *error) for row, error in zip(rows, errors, strict=True)),
+        ),
+        sentences=("Lost: the norm of the difference over the norm, in one training step on the example.",),
     )
+
+
+def _error(share_lost: float | None) -> str:
+    return "-" if share_lost is None else f"{share_lost:.2%}"
 
 
 def _boundary_row(tensor: Boundary) -> tuple[str, ...]:

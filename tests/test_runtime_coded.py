@@ -48,8 +48,8 @@ def test_16_bits_halve_what_a_step_sends(tmp_path: Path) -> None:
 def test_int8_sends_a_byte_a_number_and_a_scale_a_row(tmp_path: Path) -> None:
     train(tied_program(tmp_path / "out"), 3, "--conv-workers", 2, "--boundary-dtype", "int8")
     first = json.loads((tmp_path / "m.jsonl").read_text().splitlines()[0])
-    # gain is one row of no sample, which stays as it is
-    assert first["bytes_sent"] == 70 * (8 + 8 + (6 + 4) * 4) + 2 * 2 * 6 * 4 + 2 * 206 * 4
+    # the 7 x 6 numbers of a sample are one row; gain has one axis and stays as it is
+    assert first["bytes_sent"] == 70 * (8 + 8) + 10 * (7 * 6 + 4) * 4 + 2 * 2 * 6 * 4 + 2 * 206 * 4
 
 
 def test_the_plan_says_how_where_no_flag_does(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """What tensors become on the wire: as they are, in 16 bits, or in 8 bits with a scale for every row."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -14,8 +15,9 @@ HALVES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 # What codecs narrow.
 WIDE = (torch.float32, torch.float64)
 
-# Bytes of a row's scale, a float32.
+# Bytes of a row's scale, a float32, and numbers that a row has at least where a sample has so many.
 SCALE_BYTES = 4
+ROW = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,8 +42,16 @@ def is_coded(codec: str, dtype: torch.dtype, axes: int, batch_axis: int) -> bool
     return codec in HALVES or (axes >= 2 and batch_axis != axes - 1)
 
 
-def encode(codec: str, tensor: Tensor, factor: float = 1.0) -> Tensor:
-    """The tensor times `factor` as it travels; int8 gives [..., L] as uint8 [..., L + 4], its scale behind each row.
+def row_axes(shape: Sequence[int], batch_axis: int) -> int:
+    """How many trailing axes make a row of int8: enough for ROW numbers, but none before or at the batch axis."""
+    count = 1
+    while math.prod(shape[-count:]) < ROW and count < len(shape) - 1 - batch_axis:
+        count += 1
+    return count
+
+
+def encode(codec: str, tensor: Tensor, batch_axis: int = 0, factor: float = 1.0) -> Tensor:
+    """The tensor times `factor` as it travels; int8 gives [..., L] for rows of L as uint8 [..., L + 4], scales behind.
 
     A power of two as `factor` lifts small gradients into float16's range and costs no precision.
     """
@@ -49,26 +59,32 @@ def encode(codec: str, tensor: Tensor, factor: float = 1.0) -> Tensor:
     if codec in HALVES:
         limit = torch.finfo(HALVES[codec]).max
         return lifted.clamp(-limit, limit).to(HALVES[codec])
-    scale = lifted.abs().amax(-1, keepdim=True).float() / 127
-    rows = torch.where(scale > 0, lifted / scale, torch.zeros_like(lifted)).round().to(torch.int8)
-    scales = scale.reshape(-1).view(torch.uint8).reshape(*scale.shape[:-1], SCALE_BYTES)
+    shape = payload_shape(codec, tensor.shape, batch_axis)
+    values = lifted.reshape(*shape[:-1], shape[-1] - SCALE_BYTES)
+    scale = values.abs().amax(-1, keepdim=True).float() / 127
+    rows = torch.where(scale > 0, values / scale, torch.zeros_like(values)).round().to(torch.int8)
+    scales = scale.reshape(-1).view(torch.uint8).reshape(*shape[:-1], SCALE_BYTES)
     return torch.cat([rows.view(torch.uint8), scales], -1)
 
 
-def decode(codec: str, payload: Tensor, dtype: torch.dtype, factor: float = 1.0) -> Tensor:
-    """What `encode` was given, as far as the codec keeps it."""
+def decode(codec: str, payload: Tensor, dtype: torch.dtype, shape: Sequence[int], factor: float = 1.0) -> Tensor:
+    """What `encode` was given, a tensor of `shape`, as far as the codec keeps it."""
     if codec in HALVES:
         tensor = payload.to(dtype)
     else:
         rows, scales = payload[..., :-SCALE_BYTES], payload[..., -SCALE_BYTES:]
+        scales = scales.clone(memory_format=torch.contiguous_format)  # a view as floats must start at a multiple of 4
         scale = scales.reshape(-1).view(torch.float32).reshape(*payload.shape[:-1], 1)
-        tensor = rows.contiguous().view(torch.int8).to(dtype) * scale.to(dtype)
+        tensor = (rows.contiguous().view(torch.int8).to(dtype) * scale.to(dtype)).reshape(shape)
     return tensor if factor == 1.0 else tensor / factor
 
 
-def payload_shape(codec: str, shape: Sequence[int]) -> tuple[int, ...]:
+def payload_shape(codec: str, shape: Sequence[int], batch_axis: int) -> tuple[int, ...]:
     """The sizes of what `encode` makes of a tensor of `shape`."""
-    return tuple(shape) if codec in HALVES else (*shape[:-1], shape[-1] + SCALE_BYTES)
+    if codec in HALVES:
+        return tuple(shape)
+    count = row_axes(shape, batch_axis)
+    return (*shape[:-count], math.prod(shape[-count:]) + SCALE_BYTES)
 
 
 def payload_dtype(codec: str) -> torch.dtype:

@@ -94,7 +94,7 @@ class Receiver:
                 if is_sent(self.message.wires[index], peer):
                     room = slot
                     if index in self._coded:
-                        form = payload_shape(self._codec, slot.shape)
+                        form = payload_shape(self._codec, slot.shape, self.message.wires[index].batch_axis)
                         room = torch.empty(form, dtype=payload_dtype(self._codec), device=slot.device)
                         coded.append((index, slot, room))
                     operations.append(dist.P2POp(dist.irecv, room, peer, group=self._channel.there, tag=index))
@@ -102,7 +102,7 @@ class Receiver:
         for transfer in transfers:
             transfer.wait()
         for index, slot, room in coded:
-            slot.copy_(decode(self._codec, room, self._coded[index]))
+            slot.copy_(decode(self._codec, room, self._coded[index], slot.shape))
         self._received_at = time.perf_counter()
 
     def expect(self, leaves: Sequence[Shared]) -> None:
@@ -144,7 +144,7 @@ class Receiver:
     def _returns(self, leaf: Shared, gradient: Tensor) -> list[dist.P2POp]:
         operations = []
         gradient = gradient if self.scale == 1 else gradient / self.scale
-        payload = encode(self._codec, gradient, self._lift) if leaf.wire in self._coded else gradient
+        payload = encode(self._codec, gradient, leaf.axis, self._lift) if leaf.wire in self._coded else gradient
         for (peer, piece), (_, coded) in zip(leaf.pieces(gradient), leaf.pieces(payload), strict=True):
             if peer == self._rank:
                 self._own_gradients[leaf.wire] = piece

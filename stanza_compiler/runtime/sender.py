@@ -31,6 +31,7 @@ class Sender:
         self._sends: list[Transfer] = []
         self._receives: dict[int, Transfer] = {}
         self._gradients: dict[int, dict[int, Tensor]] = {}
+        self._shapes: dict[int, list[torch.Size]] = {}
 
     def send(
         self,
@@ -57,7 +58,10 @@ class Sender:
             return 0
         header = header_of(step, samples, plain)
         self._lift = lifting(of)
-        payloads = [encode(self._codec, value) if index in self._coded else value for index, value in enumerate(plain)]
+        payloads = [
+            encode(self._codec, value, wires[index].batch_axis) if index in self._coded else value
+            for index, value in enumerate(plain)
+        ]
         first = dist.P2POp(dist.isend, header, peer, group=self._channel.headers, tag=self._channel.number)
         sent = [index for index, wire in enumerate(wires) if is_sent(wire)]
         there = [dist.P2POp(dist.isend, payloads[index], peer, group=self._channel.there, tag=index) for index in sent]
@@ -73,6 +77,7 @@ class Sender:
                 if index in sent
             ]
             self._gradients[peer] = gradients
+            self._shapes[peer] = [value.shape for value in plain]
             self._receives[peer] = post(back, f"boundary gradients from rank {peer}")
         return sum(operation.tensor.nbytes for operation in there)
 
@@ -84,14 +89,15 @@ class Sender:
         self._receives[peer].wait()
         gradients = dict(self._gradients[peer])
         for index in self._coded.keys() & gradients.keys():
-            gradients[index] = decode(self._codec, gradients[index], self._coded[index], self._lift)
+            shape = self._shapes[peer][index]
+            gradients[index] = decode(self._codec, gradients[index], self._coded[index], shape, self._lift)
         return gradients
 
     def _room(self, index: int, value: Tensor) -> Tensor:
         """Where the gradient of a tensor comes, zero where none comes."""
         if index not in self._coded:
             return torch.zeros_like(value)
-        shape = payload_shape(self._codec, value.shape)
+        shape = payload_shape(self._codec, value.shape, self._message.wires[index].batch_axis)
         return torch.zeros(shape, dtype=payload_dtype(self._codec), device=value.device)
 
     def finish(self) -> None:
