@@ -23,10 +23,12 @@ from stanza_compiler.front import ORDERS, FrontSpace, front_of, front_space
 from stanza_compiler.heavy import heavy_parameters
 from stanza_compiler.opgraph import OpGraph, Rules
 from stanza_compiler.order_prices import order_prices
-from stanza_compiler.plan import Boundary, Plan, Request, Role, Stage, Totals
+from stanza_compiler.plan import Boundary, Plan, Prediction, Request, Role, Sharding, Stage, Totals
 from stanza_compiler.requested_cut import requested_cut
 from stanza_compiler.roles import compute_heavy, no_lookups
 from stanza_compiler.search import Candidate, best, best_first, priced, search, search_front, settled
+from stanza_compiler.sharded_search import search_sharded
+from stanza_compiler.sharding import sharding_of
 from stanza_compiler.verdict import PriceAt, alternatives, break_even_bit_per_s, reason, wins
 
 # Parameters that stay in CONV are explained when they are more than this share of the model's bytes.
@@ -44,13 +46,14 @@ def partition(graph: OpGraph, rules: Rules, cluster: Cluster, request: Request) 
     ranks = world_size(request, cluster)
     choices = allocations(graph.name, rules, request, ranks)
     cluster = replace(cluster, nodes=-(-ranks // cluster.gpus_per_node))
+    may_share = request.placement in ("auto", "sharded")
     batch = _batch(graph, request)
     cuts = cut_space(graph, rules)
     is_free = request.fc_ops is None
     fronts = front_space(graph, rules, *((compute_heavy(graph), no_lookups(graph)) if is_free else ()))
     front = front_of(graph, fronts.cuts, frozenset(request.fc_ops or ()))
     asked = None if front else requested_cut(graph, rules, cuts, request)
-    why_not = "" if choices else f"{ranks} rank can't hold two roles apart"
+    why_not = "" if choices or (may_share and ranks > 1) else f"{ranks} rank can't hold two roles apart"
     if all(map(fronts.why_not, ORDERS)) or request.cut_after is not None:
         why_not = _why_no_cut(graph, cuts) or why_not
     if why_not and request.strategy == "separate":
@@ -66,6 +69,17 @@ def partition(graph: OpGraph, rules: Rules, cluster: Cluster, request: Request) 
         found = {placement: search(priced_on, cuts, asked) for placement, priced_on in here.items()}
     else:
         found = _searched(here, graph, cuts, fronts)
+    if may_share and not front and not why_not:
+        found["sharded"] = search_sharded(
+            graph,
+            rules.shardable,
+            (cuts.with_in_conv(compute_heavy(graph)), cuts),
+            asked,
+            request=request,
+            cluster=cluster,
+            batch=batch,
+            ranks=ranks,
+        )
     whole_on = data_parallel_on(graph, ranks, cluster, batch)
     whole = whole_on(cluster)
     winner = best(ranked[0] for ranked in found.values() if ranked) if any(found.values()) else None
@@ -101,8 +115,8 @@ def partition(graph: OpGraph, rules: Rules, cluster: Cluster, request: Request) 
             "data_parallel": whole,
             "parameter_server_1": parameter_server_1(graph, ranks, cluster, batch),
             "parameter_server_n": parameter_server_n(graph, ranks, cluster, batch),
-            **{placement: ranked[0].prediction if ranked else None for placement, ranked in found.items()},
             "sharded": None,
+            **{placement: ranked[0].prediction if ranked else None for placement, ranked in found.items()},
         },
         break_even_bit_per_s=_break_even(chosen or _rival(found), whole_on, cluster),
         alternatives=alternatives(graph, chosen.prediction if chosen else whole, whole, _runners_up(found, winner)),
@@ -116,8 +130,14 @@ def partition(graph: OpGraph, rules: Rules, cluster: Cluster, request: Request) 
         if winner and is_free and request.cut_after is None
         else (),
         heavy_parameters=heavy_parameters(graph, _trainers(graph, stages), ranks, cluster, max(batch.parts(ranks))),
-        notes=(*rules.notes, *_coupling_notes(rules, chosen), *(_heavy_notes(graph, cuts, chosen) if chosen else ())),
+        notes=(
+            *rules.notes,
+            *_coupling_notes(rules, chosen),
+            *_sharding_notes(rules, chosen),
+            *(_heavy_notes(graph, rules, cuts, chosen) if chosen else ()),
+        ),
         single_host=rules.single_host,
+        sharding=_sharding(graph, rules, chosen),
     )
 
 
@@ -137,8 +157,24 @@ def _coupling_notes(rules: Rules, chosen: Candidate | None) -> tuple[str, ...]:
     if not rules.single_host:
         return ()
     if chosen:
-        return (f"{rules.single_host}: one FC host sees the whole batch",)
+        who = "every FC host" if chosen.shared else "one FC host"
+        return (f"{rules.single_host}: {who} sees the whole batch",)
     return (f"{rules.single_host}: a data-parallel rank sees its own part alone, as under DistributedDataParallel",)
+
+
+def _sharding(graph: OpGraph, rules: Rules, chosen: Candidate | None) -> Sharding:
+    """Whether hosts can share the FC part of the plan, whatever its placement."""
+    if chosen is None:
+        return Sharding({}, "the whole model is trained data-parallel")
+    if chosen.front:
+        return Sharding({}, "a part of FC stands before CONV")
+    return sharding_of(graph, rules.shardable, chosen.fc_ops)
+
+
+def _sharding_notes(rules: Rules, chosen: Candidate | None) -> tuple[str, ...]:
+    if chosen is None or chosen.shared is None or not rules.shardable.takes_all:
+        return ()
+    return (f"loss_fn takes all scores ({rules.shardable.takes_all}), so that every sharded host gathers them",)
 
 
 def _for_one_host(graph: OpGraph, rules: Rules) -> Rules:
@@ -282,9 +318,13 @@ def _rival(found: dict[str, tuple[Candidate, ...]]) -> Candidate | None:
 def _break_even(plan: Candidate | None, whole_on: PriceAt, cluster: Cluster) -> float | None:
     if plan is None:
         return None
-    return break_even_bit_per_s(
-        lambda at: price_cut(with_network(plan.costs, at), plan.fc_ops, plan.front), whole_on, cluster
-    )
+
+    def price_at(network: Cluster) -> Prediction:
+        if plan.shared is not None:
+            return plan.shared.price(plan.fc_ops, plan.prediction.allocation.fc_workers, network)
+        return price_cut(with_network(plan.costs, network), plan.fc_ops, plan.front)
+
+    return break_even_bit_per_s(price_at, whole_on, cluster)
 
 
 def _runners_up(found: dict[str, tuple[Candidate, ...]], winner: Candidate | None) -> list[Candidate]:
@@ -295,12 +335,13 @@ def _runners_up(found: dict[str, tuple[Candidate, ...]], winner: Candidate | Non
         for candidate in ranked:
             hosts = candidate.prediction.allocation.fc_workers
             seen[hosts] = seen.get(hosts, 0) + 1
-            if seen[hosts] <= (3 if winner and candidate.costs is winner.costs else 1):
+            is_winners = winner and candidate.prediction.allocation == winner.prediction.allocation
+            if seen[hosts] <= (3 if is_winners else 1):
                 runners_up.append(candidate)
     return runners_up
 
 
-def _heavy_notes(graph: OpGraph, cuts: Cuts, chosen: Candidate) -> Sequence[str]:
+def _heavy_notes(graph: OpGraph, rules: Rules, cuts: Cuts, chosen: Candidate) -> Sequence[str]:
     """Why the heaviest op of CONV stays there, when CONV keeps many parameters."""
     if chosen.front:
         return ()
@@ -320,5 +361,11 @@ def _heavy_notes(graph: OpGraph, cuts: Cuts, chosen: Candidate) -> Sequence[str]
     head = f"{kept}, the heaviest op is {heaviest} ({op_bytes[heaviest] / 1e6:.1f} MB)"
     if not cuts.is_legal(moved):
         return (f"{head}: it is compute-heavy or bound to ops that are",)
-    longer_s = price_cut(chosen.costs, cuts.ops(moved)).iteration_s - chosen.prediction.iteration_s
+    if chosen.shared is None:
+        other = price_cut(chosen.costs, cuts.ops(moved))
+    elif sharding_of(graph, rules.shardable, cuts.ops(moved)).why_not:
+        return (f"{head}: with it in FC hosts could not share that",)
+    else:
+        other = chosen.shared.price(cuts.ops(moved), chosen.prediction.allocation.fc_workers)
+    longer_s = other.iteration_s - chosen.prediction.iteration_s
     return (f"{head}: with it in FC a step would take {longer_s * 1e3:.1f} ms longer",)
