@@ -46,14 +46,17 @@ def partition(graph: OpGraph, rules: Rules, cluster: Cluster, request: Request) 
     ranks = world_size(request, cluster)
     choices = allocations(graph.name, rules, request, ranks)
     cluster = replace(cluster, nodes=-(-ranks // cluster.gpus_per_node))
-    may_share = request.placement in ("auto", "sharded")
     batch = _batch(graph, request)
     cuts = cut_space(graph, rules)
     is_free = request.fc_ops is None
     fronts = front_space(graph, rules, *((compute_heavy(graph), no_lookups(graph)) if is_free else ()))
     front = front_of(graph, fronts.cuts, frozenset(request.fc_ops or ()))
+    if front and request.placement == "sharded":
+        what = "the FC part can't be sharded: a part of it stands before CONV"
+        raise PlanError(graph.name, what, "use --placement colocated")
     asked = None if front else requested_cut(graph, rules, cuts, request)
-    why_not = "" if choices or (may_share and ranks > 1) else f"{ranks} rank can't hold two roles apart"
+    is_possible = choices or (request.placement == "sharded" and ranks > 1)
+    why_not = "" if is_possible else f"{ranks} rank can't hold two roles apart"
     if all(map(fronts.why_not, ORDERS)) or request.cut_after is not None:
         why_not = _why_no_cut(graph, cuts) or why_not
     if why_not and request.strategy == "separate":
@@ -69,7 +72,8 @@ def partition(graph: OpGraph, rules: Rules, cluster: Cluster, request: Request) 
         found = {placement: search(priced_on, cuts, asked) for placement, priced_on in here.items()}
     else:
         found = _searched(here, graph, cuts, fronts)
-    if may_share and not front and not why_not:
+    found["sharded"] = ()
+    if not front and not why_not:
         found["sharded"] = search_sharded(
             graph,
             rules.shardable,
@@ -115,7 +119,6 @@ def partition(graph: OpGraph, rules: Rules, cluster: Cluster, request: Request) 
             "data_parallel": whole,
             "parameter_server_1": parameter_server_1(graph, ranks, cluster, batch),
             "parameter_server_n": parameter_server_n(graph, ranks, cluster, batch),
-            "sharded": None,
             **{placement: ranked[0].prediction if ranked else None for placement, ranked in found.items()},
         },
         break_even_bit_per_s=_break_even(chosen or _rival(found), whole_on, cluster),
