@@ -23,10 +23,12 @@ from stanza_compiler.front import ORDERS, FrontSpace, front_of, front_space
 from stanza_compiler.heavy import heavy_parameters
 from stanza_compiler.opgraph import OpGraph, Rules
 from stanza_compiler.order_prices import order_prices
-from stanza_compiler.plan import Boundary, Plan, Request, Role, Stage, Totals
+from stanza_compiler.plan import Boundary, Plan, Prediction, Request, Role, Sharding, Stage, Totals
 from stanza_compiler.requested_cut import requested_cut
 from stanza_compiler.roles import compute_heavy, no_lookups
 from stanza_compiler.search import Candidate, best, best_first, priced, search, search_front, settled
+from stanza_compiler.sharded_search import search_sharded
+from stanza_compiler.sharding import sharding_of
 from stanza_compiler.ties import parted_notes
 from stanza_compiler.verdict import PriceAt, alternatives, break_even_bit_per_s, reason, wins
 
@@ -50,8 +52,12 @@ def partition(graph: OpGraph, rules: Rules, cluster: Cluster, request: Request) 
     cuts = cut_space(graph, rules, one_cut=is_free and request.cut_after is None)
     fronts = front_space(graph, rules, *((compute_heavy(graph), no_lookups(graph)) if is_free else ()))
     front = front_of(graph, fronts.cuts, frozenset(request.fc_ops or ()))
+    if front and request.placement == "sharded":
+        what = "the FC part can't be sharded: a part of it stands before CONV"
+        raise PlanError(graph.name, what, "use --placement colocated")
     asked = None if front else requested_cut(graph, rules, cuts, request)
-    why_not = "" if choices else f"{ranks} rank can't hold two roles apart"
+    is_possible = choices or (request.placement == "sharded" and ranks > 1)
+    why_not = "" if is_possible else f"{ranks} rank can't hold two roles apart"
     if all(map(fronts.why_not, ORDERS)) or request.cut_after is not None:
         why_not = _why_no_cut(graph, cuts) or why_not
     if why_not and request.strategy == "separate":
@@ -67,6 +73,18 @@ def partition(graph: OpGraph, rules: Rules, cluster: Cluster, request: Request) 
         found = {placement: search(priced_on, cuts, asked) for placement, priced_on in here.items()}
     else:
         found = _searched(here, graph, cuts, fronts)
+    found["sharded"] = ()
+    if not front and not why_not:
+        found["sharded"] = search_sharded(
+            graph,
+            rules.shardable,
+            (cuts.with_in_conv(compute_heavy(graph)), cuts),
+            asked,
+            request=request,
+            cluster=cluster,
+            batch=batch,
+            ranks=ranks,
+        )
     whole_on = data_parallel_on(graph, ranks, cluster, batch, request.codecs)
     whole = whole_on(cluster)
     winner = best(ranked[0] for ranked in found.values() if ranked) if any(found.values()) else None
@@ -103,7 +121,6 @@ def partition(graph: OpGraph, rules: Rules, cluster: Cluster, request: Request) 
             "parameter_server_1": parameter_server_1(graph, ranks, cluster, batch),
             "parameter_server_n": parameter_server_n(graph, ranks, cluster, batch),
             **{placement: ranked[0].prediction if ranked else None for placement, ranked in found.items()},
-            "sharded": None,
         },
         break_even_bit_per_s=_break_even(chosen or _rival(found), whole_on, cluster),
         alternatives=alternatives(graph, chosen.prediction if chosen else whole, whole, _runners_up(found, winner)),
@@ -128,10 +145,12 @@ def partition(graph: OpGraph, rules: Rules, cluster: Cluster, request: Request) 
             *rules.notes,
             *_coupling_notes(rules, chosen),
             *(_shared_notes(graph, chosen) if chosen else ()),
-            *(_heavy_notes(graph, cuts, chosen) if chosen else ()),
+            *_sharding_notes(rules, chosen),
+            *(_heavy_notes(graph, rules, cuts, chosen) if chosen else ()),
         ),
         codecs=request.codecs,
         single_host=rules.single_host,
+        sharding=_sharding(graph, rules, chosen),
     )
 
 
@@ -151,7 +170,8 @@ def _coupling_notes(rules: Rules, chosen: Candidate | None) -> tuple[str, ...]:
     if not rules.single_host:
         return ()
     if chosen:
-        return (f"{rules.single_host}: one FC host sees the whole batch",)
+        who = "every FC host" if chosen.shared else "one FC host"
+        return (f"{rules.single_host}: {who} sees the whole batch",)
     return (f"{rules.single_host}: a data-parallel rank sees its own part alone, as under DistributedDataParallel",)
 
 
@@ -159,6 +179,21 @@ def _shared_notes(graph: OpGraph, chosen: Candidate) -> Iterator[str]:
     """Which parameters both roles hold, and what that costs."""
     ranks = chosen.prediction.allocation.world_size
     return parted_notes(graph, chosen.fc_ops, ranks, max(chosen.costs.parts), chosen.costs.all_ring)
+
+
+def _sharding(graph: OpGraph, rules: Rules, chosen: Candidate | None) -> Sharding:
+    """Whether hosts can share the FC part of the plan, whatever its placement."""
+    if chosen is None:
+        return Sharding({}, "the whole model is trained data-parallel")
+    if chosen.front:
+        return Sharding({}, "a part of FC stands before CONV")
+    return sharding_of(graph, rules.shardable, chosen.fc_ops)
+
+
+def _sharding_notes(rules: Rules, chosen: Candidate | None) -> tuple[str, ...]:
+    if chosen is None or chosen.shared is None or not rules.shardable.takes_all:
+        return ()
+    return (f"loss_fn takes all scores ({rules.shardable.takes_all}), so that every sharded host gathers them",)
 
 
 def _for_one_host(graph: OpGraph, rules: Rules) -> Rules:
@@ -302,9 +337,13 @@ def _rival(found: dict[str, tuple[Candidate, ...]]) -> Candidate | None:
 def _break_even(plan: Candidate | None, whole_on: PriceAt, cluster: Cluster) -> float | None:
     if plan is None:
         return None
-    return break_even_bit_per_s(
-        lambda at: price_cut(with_network(plan.costs, at), plan.fc_ops, plan.front), whole_on, cluster
-    )
+
+    def price_at(network: Cluster) -> Prediction:
+        if plan.shared is not None:
+            return plan.shared.price(plan.fc_ops, plan.prediction.allocation.fc_workers, network)
+        return price_cut(with_network(plan.costs, network), plan.fc_ops, plan.front)
+
+    return break_even_bit_per_s(price_at, whole_on, cluster)
 
 
 def _runners_up(found: dict[str, tuple[Candidate, ...]], winner: Candidate | None) -> list[Candidate]:
@@ -315,12 +354,13 @@ def _runners_up(found: dict[str, tuple[Candidate, ...]], winner: Candidate | Non
         for candidate in ranked:
             hosts = candidate.prediction.allocation.fc_workers
             seen[hosts] = seen.get(hosts, 0) + 1
-            if seen[hosts] <= (3 if winner and candidate.costs is winner.costs else 1):
+            is_winners = winner and candidate.prediction.allocation == winner.prediction.allocation
+            if seen[hosts] <= (3 if is_winners else 1):
                 runners_up.append(candidate)
     return runners_up
 
 
-def _heavy_notes(graph: OpGraph, cuts: Cuts, chosen: Candidate) -> Sequence[str]:
+def _heavy_notes(graph: OpGraph, rules: Rules, cuts: Cuts, chosen: Candidate) -> Sequence[str]:
     """Why the heaviest op of CONV stays there, when CONV keeps many parameters."""
     if chosen.front:
         return ()
@@ -340,5 +380,11 @@ def _heavy_notes(graph: OpGraph, cuts: Cuts, chosen: Candidate) -> Sequence[str]
     head = f"{kept}, the heaviest op is {heaviest} ({op_bytes[heaviest] / 1e6:.1f} MB)"
     if not cuts.is_legal(moved):
         return (f"{head}: it is compute-heavy or bound to ops that are",)
-    longer_s = price_cut(chosen.costs, cuts.ops(moved)).iteration_s - chosen.prediction.iteration_s
+    if chosen.shared is None:
+        other = price_cut(chosen.costs, cuts.ops(moved))
+    elif sharding_of(graph, rules.shardable, cuts.ops(moved)).why_not:
+        return (f"{head}: with it in FC hosts could not share that",)
+    else:
+        other = chosen.shared.price(cuts.ops(moved), chosen.prediction.allocation.fc_workers)
+    longer_s = other.iteration_s - chosen.prediction.iteration_s
     return (f"{head}: with it in FC a step would take {longer_s * 1e3:.1f} ms longer",)

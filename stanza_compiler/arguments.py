@@ -88,7 +88,7 @@ def stanza_compile(
     ] = None,
     global_batch_size: Annotated[str | None, typer.Option(metavar="G", help="samples per step, instead")] = None,
     strategy: Annotated[str, typer.Option(metavar="NAME", help="auto, separate or data-parallel")] = "auto",
-    placement: Annotated[str, typer.Option(metavar="NAME", help="auto, dedicated or colocated")] = "auto",
+    placement: Annotated[str, typer.Option(metavar="NAME", help="auto, dedicated, colocated or sharded")] = "auto",
     conv_workers: Annotated[str | None, typer.Option(metavar="N", help="ranks that train CONV")] = None,
     fc_workers: Annotated[str | None, typer.Option(metavar="N", help="ranks that host FC")] = None,
     cut_after: Annotated[str | None, typer.Option(metavar="OP", help="last op or module of CONV")] = None,
@@ -155,7 +155,7 @@ def stanza_compile(
     machines = read_cluster(cluster_options, Path(cluster) if cluster is not None else None)
     request = Request(
         strategy=one_of("--strategy", strategy, ("auto", "separate", "data-parallel")),
-        placement=one_of("--placement", placement, ("auto", "dedicated", "colocated")),
+        placement=one_of("--placement", placement, ("auto", "dedicated", "colocated", "sharded")),
         conv_workers=_optional_integer("--conv-workers", conv_workers),
         fc_workers=_optional_integer("--fc-workers", fc_workers),
         batch_size=_optional_integer("--batch-size", batch_size),

@@ -29,6 +29,7 @@ from stanza_compiler.passes.profile import profile
 from stanza_compiler.passes.split import split
 from stanza_compiler.passes.trace import trace
 from stanza_compiler.plan import SCHEMA_VERSION, Plan, to_json
+from stanza_compiler.shardable import shardable
 from stanza_compiler.traced import Trace
 
 T = TypeVar("T")
@@ -83,7 +84,8 @@ def _compile(options: Options, source: Source, out: Path, run: _Timer) -> Compil
     run.tell("profile", profiled)
     graph = profiled.graph
     coupled = coupling(source, traced, graph) if options.verify else Coupling(notes=(_UNTESTED,))
-    rules = run.tell("legality", legality(profiled, traced.root, coupled))
+    rules = dataclasses.replace(legality(profiled, traced.root, coupled), shardable=shardable(source, traced, graph))
+    run.tell("legality", rules)
     plan = run.tell("partition", partition(graph, rules, options.cluster, options.request))
     plan = dataclasses.replace(plan, notes=(*source.notes, *_how_traced(traced), *plan.notes))
     stages = run.tell("split", split(traced, plan, graph))

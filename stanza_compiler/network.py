@@ -111,6 +111,43 @@ def all_traffic(allocation: Allocation, parts: tuple[int, ...]) -> Link:
     return total
 
 
+def sharded_copies(allocation: Allocation, parts: tuple[int, ...]) -> int:
+    """Samples that the CONV ranks send when every host gets all parts, one copy for each host but a rank itself."""
+    hosts = set(host_ranks(allocation))
+    return sum(part * (len(hosts) - (rank in hosts)) for rank, part in enumerate(parts))
+
+
+def sharded_s_per_byte(allocation: Allocation, parts: tuple[int, ...], cluster: Cluster) -> float:
+    """Seconds of the busiest link, out or in, when all parts go to every host, or back, one byte a sample.
+
+    A node's link carries what its ranks send to hosts in other nodes, and the other way what its hosts get from
+    there; a rank's local link the same within the node.
+    """
+    hosts = host_ranks(allocation)
+    in_node = Counter(host // cluster.gpus_per_node for host in hosts)
+    samples = Counter[int]()
+    for rank, part in enumerate(parts):
+        samples[rank // cluster.gpus_per_node] += part
+    everything, node_s, local_s = sum(parts), _node_s_per_byte(cluster), _local_s_per_byte(cluster)
+    loads = [
+        max(own * (len(hosts) - in_node[node]), in_node[node] * (everything - own)) * node_s
+        for node, own in samples.items()
+    ]
+    for rank, part in enumerate(parts):
+        node, is_host = rank // cluster.gpus_per_node, rank in hosts
+        loads.append(max(part * (in_node[node] - is_host), is_host * (samples[node] - part)) * local_s)
+    return max(loads)
+
+
+def host_exchange(allocation: Allocation, cluster: Cluster) -> Channel:
+    """Every host's share, 1 / hosts of the bytes, to each other host directly."""
+    hosts = host_ranks(allocation)
+    near = max(_per_node(hosts, cluster).values())
+    far = max(count * (len(hosts) - count) for count in _per_node(hosts, cluster).values())
+    s_per_byte = max(far * _node_s_per_byte(cluster), (near - 1) * _local_s_per_byte(cluster)) / len(hosts)
+    return Channel(s_per_byte, cluster.latency_s)
+
+
 def _load(ranks: Iterable[int], block: range, host: int, parts: tuple[int, ...], s_per_byte: float) -> Link:
     """What `ranks` of a block send to its host, which sends itself nothing."""
     senders = [rank for rank in ranks if rank != host]

@@ -158,6 +158,21 @@ class OpGraph:
 
 
 @dataclass(frozen=True, slots=True)
+class Shardable:
+    """Which ops several hosts can share by columns.
+
+    `linears` are layers of which a host may have some columns, `pointwise` ops go on with these, `stateless` ones
+    every host may do alike. `why_not` says what forbids it all, `takes_all` what makes the loss take all scores.
+    """
+
+    linears: frozenset[str] = frozenset()
+    pointwise: frozenset[str] = frozenset()
+    stateless: frozenset[str] = frozenset()
+    why_not: str = ""
+    takes_all: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Rules:
     """What every cut must respect.
 
@@ -172,6 +187,7 @@ class Rules:
     fc_only: tuple[str, ...] = ()
     single_host: str = ""
     notes: tuple[str, ...] = ()
+    shardable: Shardable = Shardable()
 
     def __str__(self) -> str:
         lines = [f"together   {', '.join(group)}" for group in self.together]
@@ -179,4 +195,5 @@ class Rules:
         lines += [f"conv only  {name}" for name in self.conv_only]
         lines += [f"fc only    {name}" for name in self.fc_only]
         lines += [f"one host   {self.single_host}"] if self.single_host else []
+        lines += [f"shardable  {name}" for name in sorted(self.shardable.linears)]
         return "\n".join([*lines, *(f"note       {note}" for note in self.notes)])

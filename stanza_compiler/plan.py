@@ -59,6 +59,8 @@ class Allocation:
             return f"{self.conv_workers} conv + {self.fc_workers} fc, dedicated"
         if self.placement == "colocated":
             return f"{self.conv_workers} conv, {self.fc_workers} of them also fc, colocated"
+        if self.placement == "sharded":
+            return f"{self.conv_workers} conv, fc sharded over {self.fc_workers} of them"
         return f"{self.conv_workers} ranks, {self.placement}"
 
 
@@ -125,6 +127,17 @@ class Boundary:
             f"{self.name} {SHORT_DTYPES.get(self.dtype, self.dtype)}[{', '.join(sizes)}]  {self.kind}, "
             f"{self.bytes_per_sample:,} B a sample, segment {self.from_segment} to {self.to_segment}"
         )
+
+
+@dataclass(frozen=True, slots=True)
+class Sharding:
+    """The FC part's Linear layers whose columns hosts may share, in their order, each with its width.
+
+    Where hosts can't share it `columns` is empty and `why_not` says why.
+    """
+
+    columns: dict[str, int]
+    why_not: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,6 +233,7 @@ class Plan:
     """Why one FC host must see the whole batch; empty when several may share it."""
     state_dict: tuple[str, ...] = ()
     """The model's state_dict keys in their own order."""
+    sharding: Sharding = Sharding({}, "the whole model is trained data-parallel")
 
     @property
     def sequence(self) -> tuple[tuple[Role, tuple[str, ...]], ...]:
@@ -260,8 +274,8 @@ def to_json(plan: Plan) -> str:
                     {**asdict(price), "allocation": price.allocation and _allocation_entry(price.allocation)}
                     for price in plan.orders
                 ]
-            case "totals":
-                entry["totals"] = asdict(plan.totals)
+            case "totals" | "sharding":
+                entry[field.name] = asdict(getattr(plan, field.name))
             case "stages" | "boundary" | "heavy_parameters":
                 entry[field.name] = [asdict(item) for item in getattr(plan, field.name)]
             case "codecs":

@@ -273,7 +273,7 @@ def _certificate(plan: Plan) -> Section:
 def _ranks(allocation: Allocation) -> str:
     if allocation.placement in ("dedicated", "parameter-server-1"):
         return f"{allocation.conv_workers} + {allocation.fc_workers}"
-    if allocation.placement == "colocated":
+    if allocation.placement in ("colocated", "sharded"):
         return f"{allocation.conv_workers}, {allocation.fc_workers} FC"
     return str(allocation.conv_workers)
 

@@ -8,6 +8,7 @@ from stanza_compiler.cuts import Cuts
 from stanza_compiler.dominance import dominance
 from stanza_compiler.front import ORDERS, FrontSpace, Order
 from stanza_compiler.plan import Allocation, Prediction
+from stanza_compiler.sharded_cost import ShardedPrices
 from stanza_compiler.sweep import TIE, sweep
 from stanza_compiler.tally import tally
 
@@ -33,6 +34,8 @@ class Candidate:
     front: frozenset[str] = frozenset()
     ties: Cuts | None = None
     """The cuts among which the solver left ties to `settled`."""
+    shared: ShardedPrices | None = None
+    """What prices an FC part that the hosts share; `costs` are then those of one host."""
 
     @property
     def plan(self) -> tuple[Allocation, frozenset[str], frozenset[str]]:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from stanza_compiler.allocations import allocations, world_size
+from stanza_compiler.allocations import allocations, sharded_hosts, world_size
 from stanza_compiler.cluster import Cluster
 from stanza_compiler.errors import PlanError
 from stanza_compiler.opgraph import Rules
@@ -73,6 +73,11 @@ def test_counts_that_do_not_fit_are_refused(request_: Request) -> None:
         allocations("m", Rules(), request_, world_size(request_, Cluster(nodes=4)))
 
 
-def test_sharded_is_not_built_yet() -> None:
-    with pytest.raises(PlanError, match="placement sharded is not built yet; use --placement colocated"):
-        allocations("m", Rules(), Request(placement="sharded"), 4)
+def test_sharded_hosts_are_several_of_the_conv_ranks_unless_one_is_asked_for() -> None:
+    assert allocations("m", Rules(), Request(placement="sharded"), 4) == ()
+    assert list(sharded_hosts("m", Request(), 4, 1000)) == [2, 3, 4]
+    assert list(sharded_hosts("m", Request(), 4, 3)) == [2, 3]
+    assert list(sharded_hosts("m", Request(placement="sharded", fc_workers=1), 4, 1000)) == [1]
+    assert list(sharded_hosts("m", Request(placement="dedicated"), 4, 1000)) == []
+    assert list(sharded_hosts("m", Request(conv_workers=3), 4, 1000)) == []
+    assert world_size(Request(placement="sharded", conv_workers=9, fc_workers=2), Cluster(nodes=4)) == 9

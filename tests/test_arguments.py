@@ -85,7 +85,7 @@ def test_help_is_no_invocation(capsys: pytest.CaptureFixture[str]) -> None:
         ("a.py --latency 0us", "--latency: '0us' is not a time"),
         ("a.py --device v101", "--device: 'v101' is unknown; did you mean v100?"),
         ("a.py --strategy sperate", "--strategy: 'sperate' is unknown; did you mean separate?"),
-        ("a.py --placement sharded", "--placement: 'sharded' is unknown"),
+        ("a.py --placement shared", "--placement: 'shared' is unknown; did you mean sharded?"),
         ("a.py --batch-norm sync", "--batch-norm: statistics over all ranks are not built yet"),
         ("a.py --trace jit", "--trace: 'jit' is unknown"),
         ("a.py --batch-norm global", "--batch-norm: 'global' is unknown"),

@@ -1,6 +1,7 @@
 """From a model file to trained weights: compiled, launched as ranks, held against a loop written here."""
 
 import importlib
+import json
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from stanza_compiler.plan import Request
 from tests.launch import run
 
 STEPS = 8
+EXAMPLES = Path(__file__).parent.parent / "examples"
 
 
 @pytest.fixture(scope="module")
@@ -104,3 +106,31 @@ def test_real_digits_are_learned_as_well_as_in_one_process(tmp_path: Path, seed:
     separated, one = (held_out_accuracy(out, tmp_path / name) for name in ("separate.pt", "one.pt"))
     assert separated >= 0.97
     assert abs(separated - one) <= 0.005
+
+
+def test_a_face_head_shared_by_three_hosts_trains_like_one_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FACE_CLASSES", "1003")
+    plan = compile_source(
+        Options(
+            str(EXAMPLES / "face_head.py"),
+            out=tmp_path / "out",
+            cluster=Cluster(nodes=3),
+            request=Request(strategy="separate", placement="sharded", batch_size=4),
+        )
+    ).plan
+    assert plan.certificate is not None
+    assert plan.sharding.columns == {"people": 1003}
+    sharded = plan.predictions["sharded"]
+    assert sharded is not None
+    flags = ("--steps", 3, "--export", tmp_path / "a.pt", "--metrics", tmp_path / "m.jsonl")
+    run(tmp_path / "out", 3, *flags)
+    run(tmp_path / "out", 1, "--single-process", "--steps", 3, "--export", tmp_path / "b.pt")
+    found, expected = (torch.load(tmp_path / name, weights_only=True) for name in ("a.pt", "b.pt"))
+    assert list(found) == list(expected)
+    for name, tensor in expected.items():
+        assert ((found[name] - tensor).abs() <= 1e-6 + 1e-5 * tensor.abs()).all(), name
+    # What was predicted to be sent is sent, but for what a ring of three rounds down.
+    sent = [json.loads(line)["bytes_sent"] for line in (tmp_path / "m.jsonl").read_text().splitlines()]
+    assert sent == pytest.approx([sharded.bytes_per_step] * 3, abs=100)

@@ -78,3 +78,13 @@ def test_the_digits_are_real_shuffled_and_disjoint() -> None:
     again, same_label = example.make_dataset()[0]
     assert torch.equal(image, again)
     assert label == same_label
+
+
+def test_the_face_head_is_large_and_its_backbone_small(monkeypatch: pytest.MonkeyPatch) -> None:
+    with torch.device("meta"):
+        model = _example("face_head").build_model()
+    sizes = {name: parameter.numel() for name, parameter in model.named_parameters()}
+    assert sizes["people.weight"] == 200_000 * 256
+    assert sum(size for name, size in sizes.items() if name.startswith("backbone")) == 167_104
+    monkeypatch.setenv("FACE_CLASSES", "50")
+    assert _example("face_head").build_model().people.out_features == 50

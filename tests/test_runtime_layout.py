@@ -7,6 +7,7 @@ import pytest
 from stanza_compiler.runtime.arguments import Arguments, choose_layout, parse
 from stanza_compiler.runtime.errors import UsageError
 from stanza_compiler.runtime.layout import Layout
+from stanza_compiler.runtime.plan_file import Sharding
 
 
 @pytest.mark.parametrize(
@@ -18,6 +19,7 @@ from stanza_compiler.runtime.layout import Layout
         (Layout(1, 2, "dedicated"), 3, (1, 2), [[0], []]),
         (Layout(3, 1, "colocated"), 3, (0,), [[0, 1, 2]]),
         (Layout(5, 2, "colocated"), 5, (0, 3), [[0, 1, 2], [3, 4]]),
+        (Layout(5, 3, "sharded"), 5, (0, 2, 4), [[0, 1], [2, 3], [4]]),
         (Layout(4, 0, "data-parallel"), 4, (), []),
     ],
 )
@@ -121,3 +123,48 @@ def test_malformed_and_unknown_flags_exit_with_2(flags: list[str], capsys: pytes
 def test_a_file_to_write_needs_its_folder_before_training(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="--export"):
         parse(["--export", str(tmp_path / "none" / "a.pt")])
+
+
+SHARDED, SHARDING = Layout(8, 4, "sharded"), Sharding({"hidden": 40, "head": 6}, "")
+
+
+@pytest.mark.parametrize(
+    ("planned", "arguments", "world_size", "expected"),
+    [
+        (SHARDED, Arguments(), 8, SHARDED),
+        (SHARDED, Arguments(), 4, Layout(4, 2, "sharded")),
+        (SHARDED, Arguments(), 1, SHARDED),
+        (SHARDED, Arguments(placement="colocated"), 8, Layout(8, 4, "colocated")),
+        # Of a plan with other hosts: all ranks, but for the narrowest layer.
+        (DEDICATED, Arguments(placement="sharded"), 5, Layout(5, 5, "sharded")),
+        (DEDICATED, Arguments(placement="sharded"), 10, Layout(10, 6, "sharded")),
+        (DEDICATED, Arguments(placement="sharded", fc_workers=2), 3, Layout(3, 2, "sharded")),
+    ],
+)
+def test_sharded_layouts_follow_the_flags_or_the_plan(
+    planned: Layout, arguments: Arguments, world_size: int, expected: Layout
+) -> None:
+    assert choose_layout(arguments, planned, world_size, sharding=SHARDING) == expected
+
+
+@pytest.mark.parametrize(
+    ("sharding", "arguments", "message"),
+    [
+        (
+            Sharding({}, "norm (BatchNorm1d, m.py:4) is no Linear layer"),
+            Arguments(placement="sharded"),
+            "--placement: the FC part can't be sharded: norm (BatchNorm1d, m.py:4) is no Linear layer; ",
+        ),
+        (SHARDING, Arguments(placement="sharded", fc_workers=7), "--fc-workers: 7 hosts for a layer of 6 columns; "),
+        (SHARDING, Arguments(placement="sharded", fc_workers=4), "--fc-workers: 4 hosts among 3 CONV ranks; "),
+    ],
+)
+def test_what_cannot_be_shared_is_refused(sharding: Sharding, arguments: Arguments, message: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        choose_layout(arguments, DEDICATED, 3, sharding=sharding)
+    assert str(caught.value).startswith(message)
+
+
+def test_sharded_hosts_all_see_the_batch_that_one_host_must_see() -> None:
+    layout = choose_layout(Arguments(), SHARDED, 8, single_host="the loss compares samples", sharding=SHARDING)
+    assert layout == SHARDED

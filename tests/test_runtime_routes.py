@@ -8,7 +8,7 @@ import torch
 from stanza_compiler.runtime import Example, Program, Segment
 from stanza_compiler.runtime.errors import DisagreementError
 from stanza_compiler.runtime.layout import Layout
-from stanza_compiler.runtime.plan_file import Crossing, PlanFile
+from stanza_compiler.runtime.plan_file import Crossing, PlanFile, Sharding
 from stanza_compiler.runtime.routes import find_kinds, find_routes
 from stanza_compiler.runtime.shares import share_out
 
@@ -29,7 +29,9 @@ def kinds(single_host: str = "", *names: str) -> dict[str, Crossing]:
         example_inputs={"ids": Example("int64", ()), "x": Example("float32", (), batch_axis=None)},
     )
     boundary = {name: Crossing("batched", 1) for name in names}
-    return dict(find_kinds(program, PlanFile(True, 1, Layout(1, 1, "dedicated"), single_host, boundary, ())))
+    return dict(
+        find_kinds(program, PlanFile(True, 1, Layout(1, 1, "dedicated"), single_host, boundary, (), Sharding({}, "")))
+    )
 
 
 def test_a_host_keeps_what_it_took_or_gave_and_is_sent_the_rest() -> None:

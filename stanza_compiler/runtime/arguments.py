@@ -10,6 +10,7 @@ import torch
 from .codecs import BOUNDARY_DTYPES, GRADIENT_CODECS, Codecs
 from .errors import UsageError
 from .layout import Layout
+from .plan_file import Sharding
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +51,7 @@ def parse(argv: Sequence[str] | None) -> Arguments:
     batch.add_argument("--global-batch-size", type=positive_integer, help="samples per step of all ranks together")
     parser.add_argument("--conv-workers", type=positive_integer, help="ranks that train the CONV stage")
     parser.add_argument("--fc-workers", type=positive_integer, help="ranks that host the FC stage")
-    parser.add_argument("--placement", choices=("dedicated", "colocated"))
+    parser.add_argument("--placement", choices=("dedicated", "colocated", "sharded"))
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--no-shuffle", dest="shuffle", action="store_false", help="take items 0, 1, 2, ...")
     parser.add_argument("--export", type=Path, metavar="FILE", help="write the trained state_dict, original names")
@@ -87,25 +88,45 @@ def choose_codecs(arguments: Arguments, planned: Codecs) -> Codecs:
     return Codecs(arguments.boundary_dtype or planned.boundary, arguments.gradient_codec or planned.gradient)
 
 
-def choose_layout(arguments: Arguments, planned: Layout, world_size: int, *, single_host: str = "") -> Layout:
+NOT_SHARDED = Sharding({}, "the plan says nothing of it")
+
+
+def choose_layout(
+    arguments: Arguments,
+    planned: Layout,
+    world_size: int,
+    *,
+    single_host: str = "",
+    sharding: Sharding = NOT_SHARDED,
+) -> Layout:
     """The layout of `world_size` ranks: what the flags say, else the plan's, scaled where the size differs.
 
     One process (`world_size` 1) only needs to know how many CONV ranks' batches make a step.
-    `single_host` is why one FC host must see the whole batch, empty if it need not. Raises UsageError when the flags
-    contradict that, each other or the world size.
+    `single_host` is why one FC host must see the whole batch, empty if it need not; sharded hosts all see it. Raises
+    UsageError when the flags contradict that, each other, what can be sharded or the world size.
     """
     if arguments.single_process and world_size > 1:
         raise UsageError("--single-process", f"WORLD_SIZE is {world_size}", "start one process")
     if planned.placement == "data-parallel":
         return _data_parallel(arguments, world_size)
     placement = arguments.placement or planned.placement
-    if placement == "sharded":
-        raise UsageError("plan.json", "placement sharded is not supported yet", "pass --placement colocated")
+    if placement == "sharded" and sharding.why_not:
+        raise UsageError("--placement", f"the FC part can't be sharded: {sharding.why_not}", "pass colocated")
     if world_size == 1:
         conv_workers = arguments.conv_workers or planned.conv_workers
         return Layout(conv_workers, min(conv_workers, planned.fc_workers), placement)
-    fc_share = 1 if single_host else max(1, round(planned.fc_workers * world_size / planned.world_size))
-    if placement == "colocated":
+    fc_share = max(1, round(planned.fc_workers * world_size / planned.world_size))
+    if placement == "sharded":
+        narrowest = min(sharding.columns.values())
+        if planned.placement != "sharded":
+            fc_share = world_size
+        fc_share = min(fc_share, narrowest)
+        if (arguments.fc_workers or 1) > narrowest:
+            what = f"{arguments.fc_workers} hosts for a layer of {narrowest} columns"
+            raise UsageError("--fc-workers", what, "pass fewer")
+    elif single_host:
+        fc_share = 1
+    if placement in ("colocated", "sharded"):
         layout = Layout(
             arguments.conv_workers or world_size, arguments.fc_workers or min(fc_share, world_size), placement
         )
@@ -124,7 +145,7 @@ def choose_layout(arguments: Arguments, planned: Layout, world_size: int, *, sin
         raise UsageError(
             "worker flags", f"{layout} is no layout of WORLD_SIZE {world_size}", "pass counts that use every rank"
         )
-    if single_host and layout.fc_workers > 1:
+    if single_host and layout.fc_workers > 1 and placement != "sharded":
         raise UsageError("--fc-workers", f"one FC host must see the whole batch: {single_host}", "pass --fc-workers 1")
     return layout
 

@@ -13,6 +13,8 @@ class Layout:
     conv_workers mod fc_workers blocks one larger.
 
         dedicated 3 + 2:  ranks 0 1 | 2 -> hosts 3, 4        colocated 3, 2 hosts:  ranks 0 1 | 2 -> hosts 0, 2
+
+    Sharded hosts are those of colocated ones, but every host serves all CONV ranks.
     """
 
     conv_workers: int
@@ -59,6 +61,8 @@ class Layout:
             return f"{self.conv_workers} conv + {self.fc_workers} fc, dedicated"
         if self.placement == "colocated":
             return f"{self.conv_workers} conv, {self.fc_workers} of them also fc, colocated"
+        if self.placement == "sharded":
+            return f"{self.conv_workers} conv, fc sharded over {self.fc_workers} of them"
         return f"{self.conv_workers} workers, data-parallel"
 
 

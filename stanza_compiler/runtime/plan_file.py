@@ -18,6 +18,17 @@ class Crossing:
 
 
 @dataclass(frozen=True, slots=True)
+class Sharding:
+    """The FC part's Linears whose columns the hosts may share, in the order of the chain, each with its width.
+
+    Where there are none `why_not` says why.
+    """
+
+    columns: Mapping[str, int]
+    why_not: str
+
+
+@dataclass(frozen=True, slots=True)
 class PlanFile:
     """The plan's decisions that a run follows.
 
@@ -30,6 +41,7 @@ class PlanFile:
     single_host: str
     boundary: Mapping[str, Crossing]
     state_names: tuple[str, ...]
+    sharding: Sharding
     codecs: Codecs = PLAIN
 
 
@@ -38,6 +50,7 @@ def read_plan(path: Path) -> PlanFile:
     entry = json.loads(path.read_text(encoding="utf-8"))
     separate = entry["verdict"] == "separate"
     allocation = entry["allocation"]
+    sharding = entry.get("sharding") or {"columns": {}, "why_not": "plan.json has no sharding of it"}
     return PlanFile(
         separate=separate,
         batch_size=entry["batch_size"],
@@ -47,5 +60,6 @@ def read_plan(path: Path) -> PlanFile:
         single_host=entry["single_host"],
         boundary={item["name"]: Crossing(item["kind"], item["batch_axis"]) for item in entry["boundary"]},
         state_names=tuple(entry["state_dict"]),
+        sharding=Sharding(sharding["columns"], sharding["why_not"]),
         codecs=Codecs(entry.get("boundary_dtype", "fp32"), entry.get("gradient_codec", "none")),
     )

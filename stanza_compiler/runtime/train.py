@@ -25,6 +25,7 @@ from .program import Program
 from .sampler import Order
 from .seeds import seed_everything, seed_from
 from .separated import SeparatedTrainer
+from .sharded import ShardedTrainer
 from .single import SingleProcessTrainer
 from .trainer import Trainer
 from .transfer import waiting_for
@@ -39,7 +40,7 @@ def main(program: Program, argv: Sequence[str] | None = None) -> None:
     try:
         arguments = parse(argv)
         plan = read_plan(program.folder / "plan.json")
-        layout = choose_layout(arguments, plan.layout, world.size, single_host=plan.single_host)
+        layout = choose_layout(arguments, plan.layout, world.size, single_host=plan.single_host, sharding=plan.sharding)
         if arguments.epochs is not None and program.hooks.make_dataset is None:
             raise UsageError("--epochs", "synthetic items have no end", "pass --steps, or define make_dataset")
     except UsageError as error:
@@ -157,6 +158,19 @@ class _Run:
             stage = load_stage(program, "model", device)
             return DataParallelTrainer(
                 program, self._plan, self._layout, groups, codecs, stage=stage, source=source, rank=rank, facts=facts
+            )
+        if self._layout.placement == "sharded":
+            return ShardedTrainer(
+                program,
+                self._plan,
+                self._layout,
+                groups,
+                codecs,
+                source=source,
+                rank=rank,
+                device=device,
+                seed=order.seed,
+                facts=facts,
             )
         return SeparatedTrainer(
             program,
