@@ -13,6 +13,11 @@ PEERS: dict[str, tuple[str, ...]] = {
     "ddp-fp16": ("ddp", "--hook", "fp16"),
     "ddp-bf16": ("ddp", "--hook", "bf16"),
     "ddp-powersgd": ("ddp", "--hook", "powersgd"),
+    "ps1": ("parameter_server", "--servers", "one"),
+    "psn": ("parameter_server", "--servers", "all"),
+    "fsdp": ("fsdp",),
+    "fsdp-keep": ("fsdp", "--keep"),
+    "pipeline": ("pipeline",),
 }
 
 

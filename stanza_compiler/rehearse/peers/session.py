@@ -2,8 +2,10 @@
 
 import argparse
 import json
+import os
 import sys
 import time
+import traceback
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -42,7 +44,7 @@ class Whole(nn.Module):
 class Session:
     """One rank among the others; `workers` of them train on parts of a batch, rank 0 and those that follow it.
 
-    `trained` names the parameters of `whole` that a backward reaches. `runtime` is the program's own.
+    `trained` names the parameters of `whole` that a backward reaches. `worker_group` is all workers'.
     """
 
     program: Any
@@ -52,6 +54,8 @@ class Session:
     device: torch.device
     source: Any
     whole: Whole
+    worker_group: Any
+    first_items: Sequence[int]
     trained: tuple[str, ...] = ()
     seconds: dict[str, float] = field(default_factory=dict)
 
@@ -89,19 +93,19 @@ class Session:
                 weight = scale / count if own and count else 0.0
                 torch.autograd.backward(loss.total, torch.full_like(loss.total, weight))
 
-    def updater(self, module: nn.Module) -> Any:
-        """The user's optimiser and schedule on `module`'s parameters."""
+    def updater(self, module: Any) -> Any:
+        """The user's optimiser and schedule on what `module.named_parameters()` gives."""
         return self.runtime("optimizer").make_updater(self.program.hooks, module)
 
     def update(self, updater: Any) -> None:
         with self._watch("optimizer_s"):
             updater.step()
 
-    def find_trained(self, items: Sequence[int]) -> None:
-        """See on a few items which parameters get gradients; nothing is learnt from them."""
+    def find_trained(self) -> None:
+        """See on the first few items which parameters get gradients; nothing is learnt from them."""
         standin = self.runtime("standin")
         with standin.unchanged_buffers(self.whole):
-            batch = self.source.load(items[: standin.ITEMS])
+            batch = self.source.load(self.first_items[: standin.ITEMS])
             outputs = self.whole(batch.inputs)
             loss = self.runtime("loss").measure(self.program.hooks, outputs, batch.targets, samples=batch.samples)
             self.trained = standin.find_trained(self.whole, [loss.total])
@@ -116,7 +120,7 @@ class Session:
         if not loss.counted:
             return float(len(items))
         total = torch.tensor([loss.count if own else 0.0], dtype=torch.float64)
-        dist.all_reduce(total)
+        dist.all_reduce(total, group=self.worker_group)
         return float(total)
 
     def _watch(self, phase: str) -> Any:
@@ -130,7 +134,7 @@ def run(make: Callable[[Session], Peer], *, servers: int = 0, argv: Sequence[str
     arguments = _parse(argv)
     sys.path.insert(0, str(arguments.out.resolve()))
     program = import_module("train").PROGRAM
-    groups, seeds = import_module("runtime.groups"), import_module("runtime.seeds")
+    groups = import_module("runtime.groups")
     world = groups.World.from_environment()
     backend = groups.choose_backend(None, world)
     device = groups.choose_device(backend, world)
@@ -138,26 +142,39 @@ def run(make: Callable[[Session], Peer], *, servers: int = 0, argv: Sequence[str
         backend, rank=world.rank, world_size=world.size, timeout=timedelta(seconds=arguments.timeout_s)
     )
     try:
-        dataset = None
-        if program.hooks.make_dataset is not None:
-            seeds.seed_everything(arguments.seed)
-            dataset = program.hooks.make_dataset()
-        source = import_module("runtime.batches").make_source(program, dataset, arguments.seed, device)
-        order = import_module("runtime.sampler").Order(
-            source.length, arguments.global_batch_size, arguments.seed, arguments.shuffle
-        )
-        whole = Whole(program.build_model().to(device).train())
-        session = Session(program, world.rank, world.size, world.size - servers, device, source, whole)
-        session.find_trained(order.items(1))
-        peer = make(session)
-        _train(session, peer, order, arguments)
-        if arguments.export is not None:
-            state = peer.state()
-            if state is not None:
-                torch.save(state, arguments.export)
-        dist.barrier()  # no rank leaves while another still waits for a message
-    finally:
-        dist.destroy_process_group()
+        _take_part(make, program, device, servers, arguments)
+    except Exception as error:
+        what = " ".join(f"{type(error).__name__}: {error}".split())
+        sys.stderr.write(f"{traceback.format_exc()}error: rank {world.rank}: {what}\n")
+        sys.stderr.flush()
+        os._exit(1)  # threads that wait for other ranks hold nobody up
+    dist.destroy_process_group()
+
+
+def _take_part(
+    make: Callable[[Session], Peer], program: Any, device: torch.device, servers: int, arguments: argparse.Namespace
+) -> None:
+    dataset = None
+    if program.hooks.make_dataset is not None:
+        import_module("runtime.seeds").seed_everything(arguments.seed)
+        dataset = program.hooks.make_dataset()
+    source = import_module("runtime.batches").make_source(program, dataset, arguments.seed, device)
+    order = import_module("runtime.sampler").Order(
+        source.length, arguments.global_batch_size, arguments.seed, arguments.shuffle
+    )
+    whole = Whole(program.build_model().to(device).train())
+    rank, size = dist.get_rank(), dist.get_world_size()
+    workers = size - servers
+    group = dist.new_group(list(range(workers))) if servers else dist.group.WORLD
+    session = Session(program, rank, size, workers, device, source, whole, group, order.items(1))
+    session.find_trained()
+    peer = make(session)
+    _train(session, peer, order, arguments)
+    if arguments.export is not None:
+        state = peer.state()
+        if state is not None:
+            torch.save(state, arguments.export)
+    dist.barrier()  # no rank leaves while another still waits for a message
 
 
 def _train(session: Session, peer: Peer, order: Any, arguments: argparse.Namespace) -> None:
