@@ -57,8 +57,10 @@ def stanza_rehearse(
     against: Annotated[
         str | None, typer.Option(metavar="PEERS", help=f"comma-separated, of {', '.join(PEERS)}; all for each of them")
     ] = None,
-    steps: Annotated[str, typer.Option(metavar="N", help="steps to measure")] = "10",
+    rounds: Annotated[str, typer.Option(metavar="N", help="runs of each, in shuffled order")] = "1",
+    steps: Annotated[str, typer.Option(metavar="N", help="steps to measure in each run")] = "10",
     warm_up: Annotated[str, typer.Option(metavar="N", help="steps before them")] = "3",
+    bounds: Annotated[bool, typer.Option("--bounds", help="run each without limits on the links as well")] = False,
     global_batch_size: Annotated[
         str | None, typer.Option(metavar="G", help="samples per step of all ranks together (the plan's)")
     ] = None,
@@ -82,8 +84,10 @@ def stanza_rehearse(
         latency_s=latency("--latency", latency_) if latency_ is not None else None,
         host_cpus=_positive("--host-cpus", host_cpus) if host_cpus is not None else None,
         against=_peers(against) if against is not None else (),
+        rounds=positive_integer("--rounds", rounds),
         steps=positive_integer("--steps", steps),
         warm_up=positive_integer("--warm-up", warm_up),
+        bounds=bounds,
         global_batch_size=positive_integer("--global-batch-size", global_batch_size) if global_batch_size else None,
         patience_s=_positive("--patience", patience),
         timeout_s=_positive("--timeout", timeout),

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from types import FrameType
+from typing import Any
 
 from rich.console import Console
 
@@ -17,7 +18,7 @@ from stanza_compiler.errors import StanzaError, UsageError
 from stanza_compiler.progress import progress
 from stanza_compiler.rehearse.arguments import parse
 from stanza_compiler.rehearse.options import Options
-from stanza_compiler.rehearse.rehearsal import rehearse
+from stanza_compiler.rehearse.rehearsal import Rehearsed, rehearse
 from stanza_compiler.rehearse.tables import build_document
 
 
@@ -68,9 +69,16 @@ def _told(error: Exception) -> StanzaError:
 
 
 def _run(options: Options) -> None:
+    """Rehearse; tables or JSON go to stdout, everything else to stderr."""
     with progress("reading the plan") as show:
-        outcomes = rehearse(options, show=show)
+        rehearsed = rehearse(options, show=show)
     if options.as_json:
-        print(json.dumps([asdict(outcome) for outcome in outcomes], indent=2))
+        print(json.dumps(_entry(options, rehearsed), indent=2))
     else:
-        print_document(build_document(options, outcomes), Console())
+        print_document(build_document(options, rehearsed), Console())
+
+
+def _entry(options: Options, rehearsed: Rehearsed) -> dict[str, Any]:
+    asked = asdict(options)
+    asked["emitted"] = options.emitted.name
+    return {"options": asked, **asdict(rehearsed)}

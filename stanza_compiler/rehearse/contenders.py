@@ -5,9 +5,9 @@ from pathlib import Path
 
 from stanza_compiler.rehearse.options import Options
 
+HERE = Path(__file__).parent
 PROGRAM = "stanza"
-PACKAGE = "stanza_compiler.rehearse.peers"
-# Module, and what else its command line says.
+# The script, and what else its command line says.
 PEERS: dict[str, tuple[str, ...]] = {
     "ddp": ("ddp",),
     "ddp-fp16": ("ddp", "--hook", "fp16"),
@@ -23,7 +23,7 @@ PEERS: dict[str, tuple[str, ...]] = {
 
 @dataclass(frozen=True, slots=True)
 class Contender:
-    """`command` is what Python is given."""
+    """`command` is a script and its flags."""
 
     name: str
     command: tuple[str, ...]
@@ -35,11 +35,12 @@ def contenders(options: Options, global_batch_size: int) -> tuple[Contender, ...
     common = ("--global-batch-size", str(global_batch_size), "--timeout", f"{options.timeout_s:g}")
     found = [Contender(PROGRAM, (str(out / "train.py"), *common))]
     for name in options.against:
-        module, *flags = PEERS[name]
-        found.append(Contender(name, ("-m", f"{PACKAGE}.{module}", *flags, str(out), *common)))
+        script, *flags = PEERS[name]
+        found.append(Contender(name, (str(HERE / "peers" / f"{script}.py"), *flags, str(out), *common)))
     return tuple(found)
 
 
-def complete(contender: Contender, *, steps: int, metrics: Path) -> tuple[str, ...]:
-    """Its command line for a run of so many steps that tells of them in `metrics`."""
-    return (*contender.command, "--steps", str(steps), "--metrics", str(metrics))
+def command(contender: Contender, *, steps: int, metrics: Path, answer_sums: Path | None) -> tuple[str, ...]:
+    """Its command line for a run of so many steps; with sums answered on the spot, notes go to `answer_sums`."""
+    run = (*contender.command, "--steps", str(steps), "--metrics", str(metrics))
+    return (str(HERE / "without_sums.py"), str(answer_sums), *run) if answer_sums is not None else run

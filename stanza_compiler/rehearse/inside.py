@@ -46,7 +46,7 @@ def _answer(run: Run, network: Network, hosts: Hosts, number: int) -> None:
         with started(run, network, hosts, number) as processes:
             result = watch(run, processes, hosts, on_step=lambda step: _tell(step=step), stopped=_stopped)
     except (OSError, subprocess.SubprocessError) as error:
-        result = Failure(-1, _said(error), ())
+        result = Failure(-1, _said(error))
     match result:
         case Measured():
             _tell(measured=asdict(result))

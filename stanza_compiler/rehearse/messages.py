@@ -47,8 +47,7 @@ class Measured:
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """Why a run ended early: `what` happened to `rank` (-1: to no rank in particular), the last lines of its stderr."""
+    """Why a run ended early: `what` happened to `rank`, or to no rank in particular (-1)."""
 
     rank: int
     what: str
-    last_lines: tuple[str, ...]

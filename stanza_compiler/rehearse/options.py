@@ -7,7 +7,11 @@ from stanza_compiler.rehearse.emitted import Emitted
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """`against` names the peers; `patience_s` bounds each contender's measured steps, `timeout_s` each wait."""
+    """`against` names the peers, `bounds` asks for their steps without limits too.
+
+    Each contender takes `steps` measured steps in each of `rounds` runs; `patience_s` bounds those of a run,
+    `timeout_s` each wait.
+    """
 
     emitted: Emitted
     hosts: int
@@ -15,9 +19,15 @@ class Options:
     latency_s: float | None
     host_cpus: float | None
     against: tuple[str, ...]
+    rounds: int
     steps: int
     warm_up: int
+    bounds: bool
     global_batch_size: int | None
     patience_s: float
     timeout_s: float
     as_json: bool
+
+    @property
+    def ranks(self) -> int:
+        return self.hosts * self.emitted.gpus_per_node

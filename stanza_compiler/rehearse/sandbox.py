@@ -1,12 +1,14 @@
 """Namespaces of our own with emulated hosts in them, which vanish however this process ends."""
 
 import json
+import os
 import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 from stanza_compiler.rehearse.errors import RunError, SandboxError
@@ -18,6 +20,7 @@ UNSHARE = ["unshare", "--net", "--mount", "--pid", "--fork", "--kill-child", "--
 WAYS = ([*UNSHARE, "--user", "--map-root-user"], UNSHARE)
 TOOLS = {"unshare": "util-linux", "nsenter": "util-linux", "ip": "iproute2", "tc": "iproute2"}
 GRACE_S = 10
+ROOT = Path(__file__).parents[2]  # where the peers find this package, installed or not
 
 
 class Sandbox:
@@ -36,8 +39,7 @@ class Sandbox:
             elif "measured" in message:
                 return _measured(**message["measured"])
             else:
-                fields = message["failure"]
-                return Failure(fields["rank"], fields["what"], tuple(fields["last_lines"]))
+                return Failure(**message["failure"])
 
     def send(self, message: dict[str, Any]) -> None:
         assert self._process.stdin is not None
@@ -73,6 +75,7 @@ def sandbox(hosts: int, cpus: float | None) -> Iterator[Sandbox]:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))},
             start_new_session=True,  # Ctrl-C is ours to answer
         )
         try:

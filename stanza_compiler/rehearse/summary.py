@@ -3,6 +3,8 @@
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
+from typing import Any
 
 from stanza_compiler.rehearse.messages import Measured
 
@@ -20,9 +22,10 @@ class Spread:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """Seconds per step; samples/s at the median step; bytes per step and host on the wire, frames' headers included.
+    """Seconds per step; samples/s at the median step; bytes per step and host that crossed its interface.
 
     `busy` is the share of this machine's processors that worked: near 1, they and not the links decide the time.
+    `terms` are the medians of what the program itself timed, `payload_bytes` what it says all ranks sent in a step.
     """
 
     steps: int
@@ -32,6 +35,8 @@ class Summary:
     received_bytes: tuple[float, ...]
     cpu_s_per_step: float
     busy: float
+    terms: dict[str, float]
+    payload_bytes: float
 
     @property
     def samples_per_s(self) -> float:
@@ -48,19 +53,29 @@ class Summary:
         return max(*self.sent_bytes, *self.received_bytes)
 
 
-def summarise(measured: Measured, *, processors: int) -> Summary:
-    samples = [float(line["samples"]) for line in measured.lines]  # type: ignore[arg-type]  # read from JSON
-    rates = [float(line["samples_per_s"]) for line in measured.lines]  # type: ignore[arg-type]  # read from JSON
-    steps = len(samples)
+def summarise(runs: Sequence[Measured], *, processors: int) -> Summary:
+    """All measured steps of one or several runs of the same program."""
+    lines: list[dict[str, Any]] = [line for run in runs for line in run.lines]
+    samples = [float(line["samples"]) for line in lines]
+    rates = [float(line["samples_per_s"]) for line in lines]
+    times: list[dict[str, float]] = [line.get("times", {}) for line in lines]
+    steps = len(lines)
+    cpu_s = sum(run.cpu_s for run in runs)
     return Summary(
         steps=steps,
         step_s=spread([size / rate for size, rate in zip(samples, rates, strict=True)]),
         samples_per_step=statistics.fmean(samples),
-        sent_bytes=tuple(total / steps for total in measured.sent_bytes),
-        received_bytes=tuple(total / steps for total in measured.received_bytes),
-        cpu_s_per_step=measured.cpu_s / steps,
-        busy=measured.cpu_s / (measured.elapsed_s * processors),
+        sent_bytes=_per_step([run.sent_bytes for run in runs], steps),
+        received_bytes=_per_step([run.received_bytes for run in runs], steps),
+        cpu_s_per_step=cpu_s / steps,
+        busy=cpu_s / (sum(run.elapsed_s for run in runs) * processors),
+        terms={term: statistics.median(each.get(term, 0.0) for each in times) for term in dict.fromkeys(chain(*times))},
+        payload_bytes=statistics.median(float(line.get("bytes_sent", 0)) for line in lines),
     )
+
+
+def _per_step(totals: Sequence[tuple[int, ...]], steps: int) -> tuple[float, ...]:
+    return tuple(sum(host) / steps for host in zip(*totals, strict=True))
 
 
 def spread(figures: Sequence[float]) -> Spread:

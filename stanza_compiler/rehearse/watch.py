@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import time
 from collections.abc import Callable
@@ -13,7 +14,8 @@ from stanza_compiler.rehearse.messages import Failure, Measured, Run
 from stanza_compiler.rehearse.ranks import logs
 
 POLL_S = 0.003
-LAST_LINES = 12
+# How long ranks may take to follow one that has failed.
+GRACE_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,16 +60,14 @@ def watch(
                     enough = True
                     if late and measured < run.steps:
                         return _measured(run, lines, first, last)
-        failed = next((rank for rank, state in enumerate(states) if state), None)
-        if failed is not None:
-            return _failure(run, failed, f"exit status {states[failed]}")
+        if any(states):
+            return _failure(run, processes, next(rank for rank, state in enumerate(states) if state))
         if all(state == 0 for state in states):
             if not enough or first is None or last is None:
-                return Failure(-1, f"ended after {len(lines)} steps, before they could be measured", ())
+                return Failure(-1, f"ended after {len(lines)} steps, before they could be measured")
             return _measured(run, lines, first, last)
         if time.monotonic() - progress_at > run.timeout_s:
-            waiting = next(rank for rank, state in enumerate(states) if state is None)
-            return _failure(run, waiting, f"nothing new for {run.timeout_s:g} s, after {len(lines)} steps")
+            return Failure(-1, f"nothing new for {run.timeout_s:g} s, after {len(lines)} steps")
         time.sleep(POLL_S)
     return None
 
@@ -109,6 +109,19 @@ def _measured(run: Run, lines: list[dict[str, object]], first: Moment, last: Mom
     )
 
 
-def _failure(run: Run, rank: int, what: str) -> Failure:
-    text = logs(run, rank)[1].read_text(encoding="utf-8", errors="replace")
-    return Failure(rank, what, tuple(text.splitlines()[-LAST_LINES:]))
+def _failure(run: Run, processes: list[subprocess.Popen[bytes]], first: int) -> Failure:
+    """Of the rank that ended first, or of another one if that says more: some are torn down by the others' end."""
+    time.sleep(GRACE_S)
+    failed = [first, *(rank for rank, process in enumerate(processes) if process.poll() and rank != first)]
+    reasons = [(rank, _reason(logs(run, rank)[1])) for rank in failed]
+    rank, reason = next(((rank, reason) for rank, reason in reasons if reason), (first, ""))
+    status = f"exit status {processes[rank].returncode}"
+    return Failure(rank, f"{status}: {reason}" if reason else status)
+
+
+def _reason(log: Path) -> str:
+    """The last line that tells of an error; a program's own `error:` line where it left one."""
+    lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
+    own = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")]
+    others = [line.strip() for line in lines if re.match(r"\s*(what\(\):|[\w.]*(Error|Exception)\b)", line)]
+    return (own or others or [""])[-1]
