@@ -43,10 +43,13 @@ def main() -> None:
 def _answer(run: Run, network: Network, hosts: Hosts, number: int) -> None:
     try:
         hosts.shape(run.bit_per_s)
+        Path(run.metrics).unlink(missing_ok=True)
         with started(run, network, hosts, number) as processes:
             result = watch(run, processes, hosts, on_step=lambda step: _tell(step=step), stopped=_stopped)
     except (OSError, subprocess.SubprocessError) as error:
         result = Failure(-1, _said(error))
+    except ValueError as error:
+        result = Failure(-1, f"wrote metrics that are no JSON lines ({error})")
     match result:
         case Measured():
             _tell(measured=asdict(result))
