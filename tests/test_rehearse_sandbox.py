@@ -169,9 +169,10 @@ with sandbox(2, {_quota()}) as inside:
 
 def test_no_quota_is_possible_without_cgroups(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Path, "read_text", lambda self, *_, **__: "")
-    with pytest.raises(
-        SandboxError, match=r"--host-cpus: no cgroup here gives CPU quotas to its children; run as root"
-    ), quotas(2, 0.5):
+    with (
+        pytest.raises(SandboxError, match=r"--host-cpus: no cgroup here gives CPU quotas to its children; run as root"),
+        quotas(2, 0.5),
+    ):
         raise AssertionError
 
 
