@@ -37,7 +37,7 @@ class Reporter:
     def __init__(self, layout: Layout, *, rank: int, group: dist.ProcessGroup | None, metrics: Path | None) -> None:
         self._layout, self._rank, self._group = layout, rank, group
         self._file = metrics.open("w", encoding="utf-8") if metrics is not None and rank == 0 else None
-        self._under_way: tuple[int, float, list[torch.Tensor], dist.Work | None] | None = None
+        self._under_way: tuple[int, int, float, list[torch.Tensor], dist.Work | None] | None = None
         self._ended = time.perf_counter()
         self._printed = float("-inf")
 
@@ -45,16 +45,16 @@ class Reporter:
         """Take this rank's record of a step that trained `samples` samples."""
         self._report(last=False)
         now = time.perf_counter()
-        samples_per_s = samples / max(now - self._ended, 1e-9)
+        step_s = max(now - self._ended, 1e-9)
         self._ended = now
         seconds = [record.seconds.get(phase, -1.0) for phase in _PHASES]
         own = torch.tensor([record.loss_sum, record.count, float(record.bytes_sent), *seconds], dtype=torch.float64)
         if self._group is None:
-            self._under_way = (number, samples_per_s, [own], None)
+            self._under_way = (number, samples, step_s, [own], None)
         else:
             everyones = [torch.empty_like(own) for _ in range(dist.get_world_size(self._group))]
             work = dist.all_gather(everyones, own, group=self._group, async_op=True)
-            self._under_way = (number, samples_per_s, everyones, work)
+            self._under_way = (number, samples, step_s, everyones, work)
 
     def close(self) -> None:
         """Report the last step."""
@@ -67,7 +67,7 @@ class Reporter:
     def _report(self, *, last: bool) -> None:
         if self._under_way is None:
             return
-        number, samples_per_s, vectors, work = self._under_way
+        number, samples, step_s, vectors, work = self._under_way
         self._under_way = None
         if work is not None:
             with waiting_for("records of all ranks"):
@@ -79,7 +79,8 @@ class Reporter:
         line = {
             "step": number,
             "loss": sum(row[0] for row in rows) / count if count else 0.0,
-            "samples_per_s": samples_per_s,
+            "samples": samples,
+            "samples_per_s": samples / step_s,
             "bytes_sent": int(sum(row[2] for row in rows)),
             "times": _times([dict(zip(_PHASES, row[3:], strict=True)) for row in rows], self._layout),
         }
@@ -89,7 +90,7 @@ class Reporter:
         now = time.perf_counter()
         if last or now - self._printed >= 1.0:
             self._printed = now
-            print(f"step {number}  loss {line['loss']:.6g}  {samples_per_s:.1f} samples/s", flush=True)
+            print(f"step {number}  loss {line['loss']:.6g}  {line['samples_per_s']:.1f} samples/s", flush=True)
 
 
 def _times(ranks: list[dict[str, float]], layout: Layout) -> dict[str, float]:
