@@ -25,7 +25,7 @@ def test_plan_json_has_the_names_that_others_rely_on() -> None:
     for boundary in entry["boundary"]:
         assert set(boundary) == {
             "name", "shape", "dtype", "kind", "batch_axis", "bytes_per_sample", "requires_grad",
-            "from_segment", "to_segment",
+            "from_segment", "to_segment", "codec_error", "gradient_codec_error",
         }  # fmt: skip
     priced = [prediction for prediction in entry["predictions"].values() if prediction]
     for prediction in priced:

@@ -20,7 +20,11 @@ def change(folder: Path, *layout: object, codecs: tuple[str, ...], start: dict[s
 
 @pytest.mark.parametrize(
     ("codecs", "error"),
-    [(HALVES, 0.02), (("--boundary-dtype", "fp16"), 0.004), (("--boundary-dtype", "int8"), 0.04)],
+    [
+        (HALVES, 0.02),
+        pytest.param(("--boundary-dtype", "fp16"), 0.004, marks=pytest.mark.slow),
+        pytest.param(("--boundary-dtype", "int8"), 0.04, marks=pytest.mark.slow),
+    ],
     ids=["bf16-fp16", "fp16", "int8"],
 )
 def test_coded_training_goes_almost_where_exact_training_goes(
