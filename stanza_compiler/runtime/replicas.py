@@ -9,7 +9,7 @@ from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.nn.parallel import DistributedDataParallel
 
-from .codecs import Codecs
+from .codecs import PLAIN, Codecs
 from .late_sums import LateSums
 
 _HOOKS = {"bf16": default_hooks.bf16_compress_hook, "fp16": default_hooks.fp16_compress_hook}
@@ -19,7 +19,7 @@ def replicate(
     stage: nn.Module,
     trained: Collection[str],
     group: dist.ProcessGroup | None,
-    codecs: Codecs,
+    codecs: Codecs = PLAIN,
     *,
     sums: LateSums | None = None,
 ) -> nn.Module:
@@ -49,7 +49,9 @@ def replicate(
     return replica
 
 
-def allreduce_bytes(stage: nn.Module, trained: Collection[str], group: dist.ProcessGroup | None, codecs: Codecs) -> int:
+def allreduce_bytes(
+    stage: nn.Module, trained: Collection[str], group: dist.ProcessGroup | None, codecs: Codecs = PLAIN
+) -> int:
     """The bytes that this rank sent for the gradients of a step: 2(n-1)/n of their size over a ring of n ranks.
 
     Of a sparse gradient the rows go to n-1 others; the rows of the sum over n are taken for a rank's own.
