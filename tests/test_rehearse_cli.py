@@ -68,6 +68,7 @@ def _run(*arguments: object) -> tuple[int, str, str]:
     return process.returncode, out, err
 
 
+@pytest.mark.slow
 def test_a_small_cnn_on_three_hosts_against_ddp(program: Path) -> None:
     status, out, err = _run(
         program,
@@ -105,6 +106,7 @@ def test_a_small_cnn_on_three_hosts_against_ddp(program: Path) -> None:
         assert outcome["summary"]["step_s"]["least"] > 0
 
 
+@pytest.mark.slow
 def test_a_table_says_what_was_measured(program: Path) -> None:
     status, out, _ = _run(program, "--hosts", 2, "--bandwidth", "1Gbit", "--steps", 2, "--warm-up", 1)
     assert status == 0
@@ -114,6 +116,7 @@ def test_a_table_says_what_was_measured(program: Path) -> None:
     assert "received by host 1" in out
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
 def test_nothing_stays_of_a_rehearsal_that_is_interrupted(number: signal.Signals, status: int, program: Path) -> None:
     up = program / "up"
@@ -131,6 +134,7 @@ def test_nothing_stays_of_a_rehearsal_that_is_interrupted(number: signal.Signals
     assert leftovers(process.pid) == []
 
 
+@pytest.mark.slow
 def test_a_program_that_fails_is_told_in_one_line(program: Path) -> None:
     edit(program / "train.py", "main(PROGRAM)", "import os, sys; sys.exit('error: rank 0 (conv 0), step 2: broken')")
     status, out, err = _run(program, "--hosts", 2, "--bandwidth", "1Gbit")
@@ -139,6 +143,7 @@ def test_a_program_that_fails_is_told_in_one_line(program: Path) -> None:
     assert err == f"error: stanza, rank 0: exit status 1: rank 0 (conv 0), step 2: broken; {remedy}\n"
 
 
+@pytest.mark.slow
 def test_a_program_that_hangs_is_told_in_one_line(program: Path) -> None:
     edit(program / "train.py", "main(PROGRAM)", "import time; time.sleep(200)")
     status, _, err = _run(program, "--hosts", 2, "--bandwidth", "1Gbit", "--timeout", "2")

@@ -86,6 +86,7 @@ def _run(folder: Path, script: str, *, bit_per_s: float | None = None, steps: in
     )
 
 
+@pytest.mark.slow
 def test_a_link_carries_its_rate_and_counts_what_crosses(two_hosts: Sandbox, tmp_path: Path) -> None:
     steps: list[int] = []
     measured = two_hosts.run(_run(tmp_path, SENDERS, bit_per_s=100e6), on_step=steps.append)
@@ -99,6 +100,7 @@ def test_a_link_carries_its_rate_and_counts_what_crosses(two_hosts: Sandbox, tmp
     assert measured.received_bytes[0] == pytest.approx(measured.sent_bytes[1], rel=1e-3)
 
 
+@pytest.mark.slow
 def test_links_without_limit_are_faster(two_hosts: Sandbox, tmp_path: Path) -> None:
     two_hosts.run(_run(tmp_path, SENDERS, bit_per_s=20e6, steps=1), on_step=lambda step: None)
     measured = two_hosts.run(_run(tmp_path, SENDERS, steps=3), on_step=lambda step: None)
@@ -106,6 +108,7 @@ def test_links_without_limit_are_faster(two_hosts: Sandbox, tmp_path: Path) -> N
     assert min(1 / float(str(line["samples_per_s"])) for line in measured.lines) < 0.1
 
 
+@pytest.mark.slow
 def test_a_host_gets_its_quota_of_processors(tmp_path: Path) -> None:
     try:
         with sandbox(2, 0.25) as inside:
@@ -123,6 +126,7 @@ def test_the_first_rank_that_failed_says_why(two_hosts: Sandbox, tmp_path: Path)
     assert result == Failure(1, "exit status 1: rank 1: broken")
 
 
+@pytest.mark.slow
 def test_a_program_that_hangs_is_ended_after_the_timeout(two_hosts: Sandbox, tmp_path: Path) -> None:
     start = time.monotonic()
     result = two_hosts.run(_run(tmp_path, "import time\ntime.sleep(100)\n", timeout_s=1.5), on_step=lambda step: None)
@@ -130,6 +134,7 @@ def test_a_program_that_hangs_is_ended_after_the_timeout(two_hosts: Sandbox, tmp
     assert time.monotonic() - start < 20
 
 
+@pytest.mark.slow
 def test_enough_steps_after_the_patience_are_enough(two_hosts: Sandbox, tmp_path: Path) -> None:
     script = SENDERS.replace("start = time", "time.sleep(0.3); start = time")
     run = _run(tmp_path, script, steps=50)
