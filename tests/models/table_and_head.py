@@ -13,6 +13,8 @@ class TableAndHead(nn.Module):
         layers = (layer for _ in range(4) for layer in (nn.Conv1d(WIDTH, WIDTH, 5, padding=2), nn.GELU()))
         self.body = nn.Sequential(*layers)
         self.lm = nn.Linear(WIDTH, VOCABULARY)
+        for layer in self.body[::2]:
+            nn.init.normal_(layer.weight, std=0.2)  # as torch has them, the table's gradient nearly vanishes
 
     def forward(self, ids):
         return self.lm(self.body(self.emb(ids).transpose(1, 2)).transpose(1, 2))
