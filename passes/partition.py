@@ -25,7 +25,7 @@ from stanza_compiler.opgraph import OpGraph, Rules
 from stanza_compiler.order_prices import order_prices
 from stanza_compiler.plan import Boundary, Plan, Prediction, Request, Role, Sharding, Stage, Totals
 from stanza_compiler.requested_cut import requested_cut
-from stanza_compiler.roles import compute_heavy, no_lookups
+from stanza_compiler.roles import compute_heavy, large_tables, no_lookups
 from stanza_compiler.search import Candidate, best, best_first, priced, search, search_front, settled
 from stanza_compiler.sharded_search import search_sharded
 from stanza_compiler.sharding import sharding_of
@@ -50,7 +50,7 @@ def partition(graph: OpGraph, rules: Rules, cluster: Cluster, request: Request) 
     batch = _batch(graph, request)
     is_free = request.fc_ops is None
     cuts = cut_space(graph, rules, one_cut=is_free and request.cut_after is None)
-    fronts = front_space(graph, rules, *((compute_heavy(graph), no_lookups(graph)) if is_free else ()))
+    fronts = front_space(graph, rules, *((compute_heavy(graph), no_lookups(graph), large_tables(graph)) if is_free else ()))
     front = front_of(graph, fronts.cuts, frozenset(request.fc_ops or ()))
     if front and request.placement == "sharded":
         what = "the FC part can't be sharded: a part of it stands before CONV"

@@ -17,7 +17,8 @@ class FrontSpace:
     """Groups of ops that share a segment, and the segments that each may be in.
 
     `front`, `back` and `last` are bit masks of the groups that may be in front of CONV, may be behind it and must be
-    behind it. `heavy` ones have trained parameters. The groups of one of `ties` use one parameter: one role holds them.
+    behind it. `heavy` ones have trained parameters. The groups of one of `ties` one role holds: they use one parameter,
+    or are large tables.
     `ends_in_fc`: a host must see the whole batch, so the loss, which is where the last segment runs, can't be CONV's.
     """
 
@@ -56,9 +57,16 @@ class FrontSpace:
 
 
 def front_space(
-    graph: OpGraph, rules: Rules, in_conv: Iterable[str] = (), not_in_front: Iterable[str] = ()
+    graph: OpGraph,
+    rules: Rules,
+    in_conv: Iterable[str] = (),
+    not_in_front: Iterable[str] = (),
+    as_one: Iterable[str] = (),
 ) -> FrontSpace:
-    """The segments that each group may be in, with the ops of `in_conv` in CONV."""
+    """The segments that each group may be in, with the ops of `in_conv` in CONV.
+
+    Those ops of `as_one` that may be in front go to one role.
+    """
     cuts = cut_space(graph, rules, one_cut=False)
     group = cuts.group
     pinned = [group[name] for name in (*rules.conv_only, *in_conv) if name in group]
@@ -80,6 +88,9 @@ def front_space(
         if graph.parameter[parameter].trainable:
             heavy |= sum(1 << number for number in users)
     front = cuts.everything & ~behind & ~last
+    movable = {group[name] for name in as_one if name in group and front >> group[name] & 1}
+    if len(movable) > 1:
+        ties.append(tuple(sorted(movable)))
     return FrontSpace(
         cuts, front, cuts.everything & ~before, last, heavy, tuple(dict.fromkeys(ties)), bool(rules.single_host)
     )

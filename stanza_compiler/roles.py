@@ -1,4 +1,4 @@
-"""Which ops are compute-heavy, the ones that every rank should share, and which are no lookups."""
+"""Which ops are compute-heavy, the ones that every rank should share, which are no lookups, and which large tables."""
 
 from collections.abc import Iterator
 
@@ -9,6 +9,9 @@ COMPUTE_FACTOR = 2.0
 
 # And at most how many times it may be that of an op of FC in front of CONV.
 LOOKUP_FACTOR = 0.5
+
+# The share of the parameter bytes from which on a table is large.
+TABLE_SHARE = 0.01
 
 
 def compute_heavy(graph: OpGraph) -> tuple[str, ...]:
@@ -26,6 +29,15 @@ def no_lookups(graph: OpGraph) -> tuple[str, ...]:
     What FC does in front of CONV every rank waits for, at both ends of the step: only tables are worth that.
     """
     return tuple(name for name, flops, size in _shares(graph) if flops > LOOKUP_FACTOR * size)
+
+
+def large_tables(graph: OpGraph) -> tuple[str, ...]:
+    """Lookups with sparse gradients in tables of at least a hundredth of the model's parameter bytes.
+
+    Exchanging the rows that a step looks up costs little wherever a table is, so that by time alone one is left to CONV
+    to spare a busy host's link some microseconds, and every CONV rank would hold a copy of it.
+    """
+    return tuple(name for name, _, size in _shares(graph) if graph.op[name].sparse_lookups and size >= TABLE_SHARE)
 
 
 def _shares(graph: OpGraph) -> Iterator[tuple[str, float, float]]:

@@ -17,7 +17,7 @@ from stanza_compiler.options import Options
 from stanza_compiler.passes.partition import partition
 from stanza_compiler.passes.profile import Profile
 from stanza_compiler.plan import Allocation, Request
-from stanza_compiler.roles import compute_heavy, no_lookups
+from stanza_compiler.roles import compute_heavy, large_tables, no_lookups
 from tests.hand_graphs import is_legal
 
 PLANS, NODES = 2000, 8
@@ -40,7 +40,7 @@ def example(name: str) -> tuple[OpGraph, Rules]:
 
 
 def random_cuts(graph: OpGraph, rules: Rules, seed: int) -> Iterator[tuple[frozenset[str], frozenset[str]]]:
-    """(front, behind) of legal plans that leave compute-heavy ops to CONV and put lookups alone in front."""
+    """(front, behind) of legal plans with compute-heavy ops in CONV, lookups alone in front, all large tables or none."""
     chance = random.Random(seed)
     reads = {name: [source for source in names if source in graph.op] for name, names in tensor_reads(graph).items()}
     readers: dict[str, list[str]] = {name: [] for name in reads}
@@ -51,7 +51,7 @@ def random_cuts(graph: OpGraph, rules: Rules, seed: int) -> Iterator[tuple[froze
     for name in reads:
         for parameter in graph.op[name].parameters:
             users.setdefault(parameter, []).append(name)
-    heavy, not_in_front = set(compute_heavy(graph)), set(no_lookups(graph))
+    heavy, not_in_front, tables = set(compute_heavy(graph)), set(no_lookups(graph)), set(large_tables(graph))
     behind, ahead = set[str](), set[str]()  # ops that can't be in front, and that can't be behind
     for name in reads:
         if name in heavy or name in not_in_front or not behind.isdisjoint(reads[name]):
@@ -71,11 +71,13 @@ def random_cuts(graph: OpGraph, rules: Rules, seed: int) -> Iterator[tuple[froze
                 waiting += [(other, side) for other in (reads if side == 0 else readers)[name]]
                 for parameter in graph.op[name].parameters:
                     waiting += [(other, chance.choice((0, 2))) for other in users[parameter] if level[other] == 1]
+                waiting += [(other, 0) for other in tables if name in tables and level[other] == 1]
         front = frozenset(name for name, side in level.items() if side == 0)
         back = frozenset(name for name, side in level.items() if side == 2)
         if (front, back) not in known:
             obeys = heavy.isdisjoint(front | back) and not_in_front.isdisjoint(front)
-            known[front, back] = obeys and is_legal(graph, rules, level)
+            all_or_none = len({name in front for name in tables}) < 2
+            known[front, back] = obeys and all_or_none and is_legal(graph, rules, level)
         if known[front, back]:
             yield front, back
 
