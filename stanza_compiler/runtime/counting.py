@@ -18,6 +18,11 @@ class GlobalCount:
         self._group = group
         self._counted: bool | None = None
 
+    @property
+    def needs_targets(self) -> bool:
+        """Whether the count is known only once all losses of the step are; so until the form of the loss is known."""
+        return self._counted is not False
+
     def of_step(self, loss: Loss | None, samples: Sequence[int]) -> float:
         """The count of a step; `loss` is None on a rank without samples, which learns the form from the others.
 

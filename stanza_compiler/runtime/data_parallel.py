@@ -55,7 +55,7 @@ class DataParallelTrainer:
         batch = self._source.load(standin_items(self._own(items), items))
         with unchanged_buffers(self._stage):
             loss = self._loss(batch, self._stage)
-            self._trained = find_trained(self._stage, [loss.total])
+            self._trained = tuple(find_trained(self._stage, [loss.total]))
         self._counted = loss.counted
         agree({**self._facts, "(sum, count) loss": loss.counted}, Message((), None, 0), self._groups.meta)
         self._replica = replicate(self._stage, self._trained, self._groups.conv, self._codecs)

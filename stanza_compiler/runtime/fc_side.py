@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import reduce
 from operator import add
 
@@ -31,6 +32,15 @@ from .stopwatch import Stopwatch
 from .wires import Message, is_sender
 
 
+@dataclass(slots=True)
+class _Part:
+    """A micro-batch: the ends of its messages, what it holds in this step."""
+
+    receivers: dict[int, Receiver] = field(default_factory=dict)
+    deliveries: list[Delivery] = field(default_factory=list)
+    loss: Loss | None = None
+
+
 class FcSide:
     """The FC stage on the parts of the CONV ranks of this host's block.
 
@@ -53,13 +63,13 @@ class FcSide:
         rank: int,
         device: torch.device,
         cores: int,
+        micro_batches: int = 1,
     ) -> None:
         """`cores` are the threads to compute with: the CONV ranks wait meanwhile."""
         self.stage = stage
         self.shared = held(program.shared, "fc", stage)
         self.loss: Loss | None = None
         self.senders: dict[int, Sender] = {}
-        self.receivers: dict[int, Receiver] = {}
         self._hooks, self._groups, self._kinds, self._device = program.hooks, groups, kinds, device
         self._codecs, self._cores = codecs, cores
         self._block = layout.block_of(rank)
@@ -69,9 +79,25 @@ class FcSide:
         self._late = LateGradients(stage)
         self._sum: GradientSum | None = None
         self._fronts: set[Tensor] = set()
-        self._deliveries: list[Delivery] = []
+        self._parts = [_Part() for _ in range(micro_batches)]
+        self._part = self._parts[0]
+        self._divisor = 0.0
         self._kept_leaves: dict[str, list[Shared]] = {}
         self._held = Held(kinds)
+
+    @property
+    def receivers(self) -> dict[int, Receiver]:
+        """This micro-batch's ends of messages by the number of the segment that takes them."""
+        return self._part.receivers
+
+    @property
+    def count_needs_targets(self) -> bool:
+        """Whether `count` has to come after the forward of all micro-batches."""
+        return self._count.needs_targets
+
+    def turn_to(self, micro: int) -> None:
+        """What follows is about this micro-batch."""
+        self._part = self._parts[micro]
 
     def describe(self, route: Route) -> Message:
         """The form of what the CONV segment of `route` will be sent, once the stage has run on stand-ins."""
@@ -80,7 +106,7 @@ class FcSide:
     def receive(self, route: Route, step: int, samples: Sequence[int], watch: Stopwatch) -> None:
         """Wait for the parts of the block's ranks, and put them together with what was kept for this segment."""
         own = self._own(samples)
-        self._deliveries = []
+        self._part.deliveries = []
         if not own:
             return
         receiver = self.receivers[route.number]
@@ -88,13 +114,13 @@ class FcSide:
         receiver.receive(
             step,
             own,
-            of=sum(samples),
+            of=sum(samples) * len(self._parts),
             slots=assembly.slots,
             is_sent=lambda wire, rank: is_sender(wire, rank, self._block, samples),
         )
         for rank in own:
             assembly.keep(rank, self._held.values(route.kept, rank))
-        self._deliveries = assembly.join(
+        self._part.deliveries = assembly.join(
             apart=any(self._kinds[name].kind == "per-rank" for name in route.segment.gives if name in self._kinds)
         )
         watch.add("up_s", receiver.receive_s)
@@ -113,7 +139,7 @@ class FcSide:
         """Run a segment, once if the parts could be put together, else once per rank."""
         segment, losses = route.segment, []
         with watch("fc_forward_s"), threads(self._cores), self._late.forward():
-            for delivery in self._deliveries:
+            for delivery in self._part.deliveries:
                 result = getattr(self.stage, segment.method)(*(delivery.tensors[name] for name in segment.takes))
                 if route.is_last:
                     samples = sum(delivery.samples.values())
@@ -122,8 +148,14 @@ class FcSide:
                     given = (result,) if len(segment.gives) == 1 else result
                     for name, tensor in zip(segment.gives, given, strict=True):
                         self._held.give(name, tensor, delivery.samples)
-        if route.is_last:
-            self.loss = reduce(add, losses) if losses else None
+        if losses:
+            self._part.loss = reduce(add, losses)
+            found = self._part.loss.detached()
+            self.loss = self.loss + found if self.loss is not None else found
+
+    def count(self, samples: Sequence[int]) -> None:
+        """Learn what the loss is divided by: of a mean the samples of the step, else what all hosts have counted."""
+        self._divisor = self._count.of_step(self.loss, samples)
 
     def send(self, route: Route, step: int, samples: Sequence[int], watch: Stopwatch) -> int:
         """Send every rank its part of what the CONV segment takes; return the bytes sent."""
@@ -132,7 +164,7 @@ class FcSide:
             values = self._held.values(route.crossing, rank)
             sent += self.senders[route.number].send(step, values, peer=rank, samples=count, of=sum(samples))
         receiver = self.receivers[route.number - 1]
-        if self._deliveries and receiver.started_at is not None:
+        if self._part.deliveries and receiver.started_at is not None:
             watch.add("turnaround_s", time.perf_counter() - receiver.started_at)
         return sent
 
@@ -142,17 +174,18 @@ class FcSide:
             for index, gradient in self.senders[route.number].collect(rank).items():
                 self._held.add_gradient(route.crossing[index], rank, gradient)
 
-    def backward(self, route: Route, samples: Sequence[int], watch: Stopwatch) -> None:
+    def backward(self, route: Route, watch: Stopwatch) -> None:
         """Propagate this host's share of the global mean, or the gradients of what the segment gave.
 
         Input gradients leave as soon as they exist; weight gradients are left to `compute_late`, unless the other hosts
-        wait for them.
+        wait for them. The sum over the hosts begins with the last micro-batch.
         """
         fronts = self._fronts if route.number else set()
+        sums = self._sum if self._part is self._parts[-1] else None
         with watch("fc_backward_s"), threads(self._cores):
-            roots = [root for root in self._roots(route, samples) if root[0].requires_grad]
-            if self._sum is not None:
-                self._sum.arm(later=fronts | self._late.expected())
+            roots = [root for root in self._roots(route) if root[0].requires_grad]
+            if sums is not None:
+                sums.arm(later=fronts | self._late.expected())
             if roots:
                 self._late.backward([tensor for tensor, _ in roots], [gradient for _, gradient in roots])
             receiver = self.receivers[route.number]
@@ -162,10 +195,11 @@ class FcSide:
                     for rank, piece in leaf.pieces(leaf.tensor.grad) if leaf.tensor.grad is not None else ():
                         self._held.add_gradient(name, rank, piece)
             self._kept_leaves = {}
-        if self._deliveries and receiver.started_at is not None and receiver.returned_at is not None:
+        if self._part.deliveries and receiver.started_at is not None and receiver.returned_at is not None:
             watch.add("turnaround_s", receiver.returned_at - receiver.started_at)
-        if self._sum is not None:
-            self._sum.arm(later=fronts)
+        self._part.loss = None
+        if sums is not None:
+            sums.arm(later=fronts)
             self.compute_late(watch)
 
     def compute_late(self, watch: Stopwatch) -> None:
@@ -199,20 +233,22 @@ class FcSide:
         """The part sizes of the block's ranks, empty ones left out."""
         return {rank: samples[rank] for rank in self._block if samples[rank]}
 
-    def _roots(self, route: Route, samples: Sequence[int]) -> list[tuple[Tensor, Tensor | None]]:
+    def _roots(self, route: Route) -> list[tuple[Tensor, Tensor | None]]:
         """Where backward through a segment begins: the loss, or what it gave with the gradients of that."""
         if not route.is_last:
             return [*self._held.roots(route.segment.gives)]
-        count = self._count.of_step(self.loss, samples)
-        return [(self.loss.mean_over(count), None)] if self.loss is not None else []
+        loss = self._part.loss
+        return [(loss.mean_over(self._divisor), None)] if loss is not None else []
 
     def _finish_transfers(self) -> int:
         """Wait until all has left; return the bytes of returned gradients."""
         for sender in self.senders.values():
             sender.finish()
-        self._deliveries, self._kept_leaves = [], {}
+        for part in self._parts:
+            part.deliveries, part.loss = [], None
+        self.loss, self._kept_leaves = None, {}
         self._held.clear()
-        return sum(receiver.finish() for receiver in self.receivers.values())
+        return sum(receiver.finish() for part in self._parts for receiver in part.receivers.values())
 
     def _make_sum(self) -> GradientSum | None:
         """The sum over the parameters that got a gradient in the first step, on whichever host, but for shared ones."""

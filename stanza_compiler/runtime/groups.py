@@ -34,12 +34,24 @@ class World:
 
 @dataclass(frozen=True, slots=True)
 class Channel:
-    """What the message into segment `number` travels on: headers, tensors `there`, their gradients `back`."""
+    """What the message of micro-batch `micro` into segment `number` travels on.
+
+    Headers, tensors `there`, their gradients `back`; tags keep the micro-batches of a step apart.
+    """
 
     number: int
     headers: dist.ProcessGroup
     there: dist.ProcessGroup
     back: dist.ProcessGroup
+    micro: int = 0
+
+    @property
+    def header_tag(self) -> int:
+        return self.tag(self.number)
+
+    def tag(self, wire: int) -> int:
+        """Of the tensor at place `wire` of the message, and of its gradient."""
+        return self.micro << 16 | wire
 
 
 @dataclass(frozen=True, slots=True)

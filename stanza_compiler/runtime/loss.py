@@ -25,6 +25,10 @@ class Loss:
     def __add__(self, other: "Loss") -> "Loss":
         return Loss(self.total + other.total, self.count + other.count, self.counted)
 
+    def detached(self) -> "Loss":
+        """The same without its graph."""
+        return Loss(self.total.detach(), self.count, self.counted)
+
     @property
     def value(self) -> float:
         return float(self.total.detach())

@@ -32,7 +32,8 @@ class Sharding:
 class PlanFile:
     """The plan's decisions that a run follows.
 
-    `batch_size` is per CONV rank; `single_host` says why one FC host must see the whole batch, if it must.
+    `batch_size` is per CONV rank, a part that a step cuts into `micro_batches`; `single_host` says why one FC host must
+    see the whole batch, if it must.
     """
 
     separate: bool
@@ -43,6 +44,7 @@ class PlanFile:
     state_names: tuple[str, ...]
     sharding: Sharding
     codecs: Codecs = PLAIN
+    micro_batches: int = 1
 
 
 def read_plan(path: Path) -> PlanFile:
@@ -62,4 +64,5 @@ def read_plan(path: Path) -> PlanFile:
         state_names=tuple(entry["state_dict"]),
         sharding=Sharding(sharding["columns"], sharding["why_not"]),
         codecs=Codecs(entry.get("boundary_dtype", "fp32"), entry.get("gradient_codec", "none")),
+        micro_batches=entry.get("micro_batches", 1),
     )

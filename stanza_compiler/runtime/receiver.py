@@ -71,9 +71,9 @@ class Receiver:
         """
         self.started_at = self.returned_at = None
         headers = {peer: empty_header(self.message) for peer in samples if peer != self._rank}
-        meta, number = self._channel.headers, self._channel.number
+        meta, tag = self._channel.headers, self._channel.header_tag
         arrivals = {
-            peer: post([dist.P2POp(dist.irecv, header, peer, group=meta, tag=number)], f"header from rank {peer}")
+            peer: post([dist.P2POp(dist.irecv, header, peer, group=meta, tag=tag)], f"header from rank {peer}")
             for peer, header in headers.items()
         }
         transfers = []
@@ -88,7 +88,14 @@ class Receiver:
                 continue
             arrivals[peer].wait()
             self.started_at = self.started_at or time.perf_counter()
-            shapes = read_header(headers[peer], self.message, rank=peer, step=step, samples=samples[peer])
+            shapes = read_header(
+                headers[peer],
+                self.message,
+                rank=peer,
+                step=step,
+                micro=self._channel.micro,
+                samples=samples[peer],
+            )
             operations = []
             for index, slot in enumerate(slots(peer, shapes)):
                 if is_sent(self.message.wires[index], peer):
@@ -97,7 +104,8 @@ class Receiver:
                         form = payload_shape(self._codec, slot.shape, self.message.wires[index].batch_axis)
                         room = torch.empty(form, dtype=payload_dtype(self._codec), device=slot.device)
                         coded.append((index, slot, room))
-                    operations.append(dist.P2POp(dist.irecv, room, peer, group=self._channel.there, tag=index))
+                    there, place = self._channel.there, self._channel.tag(index)
+                    operations.append(dist.P2POp(dist.irecv, room, peer, group=there, tag=place))
             transfers.append(post(operations, f"boundary tensors from rank {peer}"))
         for transfer in transfers:
             transfer.wait()
@@ -149,8 +157,8 @@ class Receiver:
             if peer == self._rank:
                 self._own_gradients[leaf.wire] = piece
             else:
-                back = self._channel.back
-                operations.append(dist.P2POp(dist.isend, coded.contiguous(), peer, group=back, tag=leaf.wire))
+                back, place = self._channel.back, self._channel.tag(leaf.wire)
+                operations.append(dist.P2POp(dist.isend, coded.contiguous(), peer, group=back, tag=place))
         return operations
 
     def _send_back(self, operations: list[dist.P2POp]) -> None:

@@ -1,5 +1,6 @@
 """Which items a step trains on, the same on every layout."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -47,6 +48,15 @@ class Order:
 @lru_cache(maxsize=2)
 def _permutation(seed: int, epoch: int, length: int) -> torch.Tensor:
     return torch.randperm(length, generator=torch.Generator().manual_seed(seed_from(seed, epoch)))
+
+
+def cut_into(micro_batches: int, parts: Sequence[tuple[int, ...]]) -> tuple[tuple[tuple[int, ...], ...], ...]:
+    """By micro-batch each CONV rank's items: its part in consecutive pieces, the last ones empty where it is short.
+
+    >>> cut_into(2, ((7, 8, 9), (4,)))
+    (((7, 8), (4,)), ((9,), ()))
+    """
+    return tuple(zip(*(split_items(part, micro_batches) for part in parts), strict=True))
 
 
 def split_items(items: tuple[int, ...], parts: int) -> tuple[tuple[int, ...], ...]:

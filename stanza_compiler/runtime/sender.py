@@ -56,15 +56,18 @@ class Sender:
             assert self._local is not None
             self._local.deliver(plain)
             return 0
-        header = header_of(step, samples, plain)
+        header = header_of(step, self._channel.micro, samples, plain)
         self._lift = lifting(of)
         payloads = [
             encode(self._codec, value, wires[index].batch_axis) if index in self._coded else value
             for index, value in enumerate(plain)
         ]
-        first = dist.P2POp(dist.isend, header, peer, group=self._channel.headers, tag=self._channel.number)
+        first = dist.P2POp(dist.isend, header, peer, group=self._channel.headers, tag=self._channel.header_tag)
         sent = [index for index, wire in enumerate(wires) if is_sent(wire)]
-        there = [dist.P2POp(dist.isend, payloads[index], peer, group=self._channel.there, tag=index) for index in sent]
+        there = [
+            dist.P2POp(dist.isend, payloads[index], peer, group=self._channel.there, tag=self._channel.tag(index))
+            for index in sent
+        ]
         self._sends += [
             post([first], f"header to rank {peer}"),
             post(there, f"boundary tensors to rank {peer}"),
@@ -72,7 +75,7 @@ class Sender:
         if step != REHEARSAL:
             gradients = {index: self._room(index, plain[index]) for index in self._message.gradients}
             back = [
-                dist.P2POp(dist.irecv, gradient, peer, group=self._channel.back, tag=index)
+                dist.P2POp(dist.irecv, gradient, peer, group=self._channel.back, tag=self._channel.tag(index))
                 for index, gradient in gradients.items()
                 if index in sent
             ]

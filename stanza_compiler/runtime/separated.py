@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -15,10 +16,11 @@ from .groups import Groups
 from .layout import Layout
 from .merge import in_order, move_state
 from .plan_file import PlanFile
+from .pipelined import run_pipelined
 from .program import Program
 from .receiver import Receiver
 from .routes import Route, find_kinds, find_routes
-from .sampler import split_items
+from .sampler import cut_into, split_items
 from .sender import Sender
 from .shared_parameters import SharedGradients, owners_values
 from .standin import REHEARSAL, standin_items, unchanged_buffers
@@ -73,6 +75,7 @@ class SeparatedTrainer:
                 source=source,
                 rank=rank,
                 device=device,
+                micro_batches=plan.micro_batches,
             )
         if rank in layout.hosts:
             self._fc = FcSide(
@@ -85,6 +88,7 @@ class SeparatedTrainer:
                 rank=rank,
                 device=device,
                 cores=host_cores,
+                micro_batches=plan.micro_batches,
             )
 
         self._sides = [side for side in (self._conv, self._fc) if side is not None]
@@ -119,15 +123,9 @@ class SeparatedTrainer:
 
     def step(self, number: int, items: Sequence[int]) -> Record:
         """Train on one global batch: forward through the segments, backward the other way, update."""
-        watch, sent = Stopwatch(), 0
+        watch = Stopwatch()
         parts = self._split(items)
-        samples = [len(part) for part in parts]
-        if self._conv is not None:
-            self._conv.load(parts[self._rank])
-        for route in self._routes:
-            sent += self._forward(route, number, samples, watch)
-        for route in reversed(self._routes):
-            self._backward(route, samples, watch)
+        sent = self._pipelined(number, parts, watch) if self._is_pipeline else self._walk(number, parts, watch)
         losses = [side.loss for side in self._sides if side.loss is not None]
         sides = self._in_order_of_sums()
         for side in sides:
@@ -159,6 +157,33 @@ class SeparatedTrainer:
         with watch("conv_backward_s"):
             return shared.reduce([self._conv.shared_scale, *([1] if self._fc is not None else [])])
 
+    @property
+    def _is_pipeline(self) -> bool:
+        return [route.segment.role for route in self._routes] == ["conv", "fc"]
+
+    def _pipelined(self, number: int, parts: Sequence[tuple[int, ...]], watch: Stopwatch) -> int:
+        """Forward and backward of the order conv-fc; return the bytes sent."""
+        pieces = cut_into(self._plan.micro_batches, parts)
+        return run_pipelined(
+            self._conv,
+            self._fc,
+            self._routes,
+            number,
+            items=[piece[self._rank] if self._conv is not None else () for piece in pieces],
+            samples=[[len(part) for part in piece] for piece in pieces],
+            watch=watch,
+        )
+
+    def _walk(self, number: int, parts: Sequence[tuple[int, ...]], watch: Stopwatch) -> int:
+        """Forward through the segments of any order, backward the other way; return the bytes sent."""
+        samples = [len(part) for part in parts]
+        if self._conv is not None:
+            self._conv.load(parts[self._rank])
+        sent = sum(self._forward(route, number, samples, watch) for route in self._routes)
+        for route in reversed(self._routes):
+            self._backward(route, samples, watch)
+        return sent
+
     def _split(self, items: Iterable[int]) -> tuple[tuple[int, ...], ...]:
         return split_items(tuple(items), self._layout.conv_workers)
 
@@ -170,7 +195,7 @@ class SeparatedTrainer:
         return [side for side in sides if side is not None]
 
     def _connect(self, route: Route) -> None:
-        """Agree on the message into a segment, then build its ends."""
+        """Agree on the message into a segment, then build its ends, one pair for each micro-batch."""
         giver: ConvSide | FcSide | None = self._conv
         taker: ConvSide | FcSide | None = self._fc
         if route.segment.role == "conv":
@@ -178,13 +203,16 @@ class SeparatedTrainer:
         message = giver.describe(route) if giver is not None else None
         agreed = agree({}, message, self._groups.meta)
         assert agreed is not None
-        channel = self._groups.channels[route.number]
-        receiver = None
-        if taker is not None:
-            receiver = Receiver(self._rank, channel, agreed, self._device, self._codecs.boundary)
-            taker.receivers[route.number] = receiver
-        if giver is not None:
-            giver.senders[route.number] = Sender(self._rank, channel, agreed, receiver, self._codecs.boundary)
+        for micro in reversed(range(self._plan.micro_batches)):
+            channel = replace(self._groups.channels[route.number], micro=micro)
+            for side in self._sides:
+                side.turn_to(micro)
+            receiver = None
+            if taker is not None:
+                receiver = Receiver(self._rank, channel, agreed, self._device, self._codecs.boundary)
+                taker.receivers[route.number] = receiver
+            if giver is not None:
+                giver.senders[route.number] = Sender(self._rank, channel, agreed, receiver, self._codecs.boundary)
 
     def _forward(self, route: Route, step: int, samples: Sequence[int], watch: Stopwatch) -> int:
         """Bring a segment what it takes and run it; return the bytes sent."""
@@ -216,6 +244,8 @@ class SeparatedTrainer:
                     fc.collect(route, samples)
         else:
             if fc is not None:
-                fc.backward(route, samples, watch)
+                if route.is_last:
+                    fc.count(samples)
+                fc.backward(route, watch)
             if conv is not None:
                 conv.collect(route, watch)

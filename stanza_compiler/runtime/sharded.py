@@ -145,28 +145,28 @@ class _ConvSide(ConvSide):
 
     def send(self, route: Route, step: int, samples: Sequence[int]) -> int:
         """Send every host this rank's part; return the bytes sent."""
-        if self._batch is None:
+        if self._part.batch is None:
             return 0
-        targets, _ = flatten(self._targets(route, self._batch))
-        tensors = [*(self._values[name] for name in route.crossing), *targets]
+        targets, _ = flatten(self._targets(route, self._part.batch))
+        tensors = [*(self._part.values[name] for name in route.crossing), *targets]
         sent = sum(
             self.senders[route.number].send(step, tensors, peer=host, samples=samples[self._rank], of=sum(samples))
             for host in self._others_first
         )
-        self._sent_at = time.perf_counter()
+        self._part.sent_at = time.perf_counter()
         return sent
 
     def collect(self, route: Route, watch: Stopwatch) -> None:
         """Wait for every host's part of the gradients, and add them in host order."""
-        if self._batch is None:
+        if self._part.batch is None:
             return
         parts = [self.senders[route.number].collect(host) for host in self._layout.hosts]
         if any(host != self._rank for host in self._layout.hosts) and any(parts):
-            watch.add("round_trip_s", time.perf_counter() - self._sent_at)
+            watch.add("round_trip_s", time.perf_counter() - self._part.sent_at)
         for index, name in enumerate(route.crossing):
             pieces = [part[index] for part in parts if index in part]
             if pieces:
-                self._gradients[name] = torch.stack(pieces).sum(0) * self._scale
+                self._part.gradients[name] = torch.stack(pieces).sum(0) * self._scale
 
     @property
     def _others_first(self) -> list[int]:

@@ -58,12 +58,17 @@ def standing_in(stage: nn.Module) -> Iterator[None]:
                 hook.remove()
 
 
-def find_trained(stage: nn.Module, tensors: Sequence[Tensor]) -> tuple[str, ...]:
-    """The parameters of `stage` that a backward from `tensors` reaches; leaves no gradients behind."""
+def find_trained(stage: nn.Module, tensors: Sequence[Tensor]) -> dict[str, bool]:
+    """The parameters of `stage` that a backward from `tensors` reaches, each with whether its gradient is sparse.
+
+    Leaves no gradients behind.
+    """
     roots = [tensor for tensor in tensors if tensor.requires_grad]
     if roots:
         torch.autograd.backward(roots, [torch.zeros_like(root) for root in roots])
-    reached = tuple(name for name, parameter in stage.named_parameters() if parameter.grad is not None)
+    reached = {
+        name: parameter.grad.is_sparse for name, parameter in stage.named_parameters() if parameter.grad is not None
+    }
     stage.zero_grad(set_to_none=True)
     return reached
 
