@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import reduce
 from operator import add
@@ -37,6 +38,7 @@ class _Part:
     """A micro-batch: the ends of its messages, what it holds in this step."""
 
     receivers: dict[int, Receiver] = field(default_factory=dict)
+    arrival: tuple[Assembly, Future[None]] | None = None
     deliveries: list[Delivery] = field(default_factory=list)
     loss: Loss | None = None
 
@@ -72,6 +74,9 @@ class FcSide:
         self.senders: dict[int, Sender] = {}
         self._hooks, self._groups, self._kinds, self._device = program.hooks, groups, kinds, device
         self._codecs, self._cores = codecs, cores
+        self._rank = rank
+        # nccl wants all calls in the same order on every rank.
+        self._listener = ThreadPoolExecutor(1) if micro_batches > 1 and device.type == "cpu" else None
         self._block = layout.block_of(rank)
         self._shared_names = names_within(stage, self.shared)
         self.updater = make_updater(program.hooks, stage, self._shared_names)
@@ -103,6 +108,18 @@ class FcSide:
         """The form of what the CONV segment of `route` will be sent, once the stage has run on stand-ins."""
         return Message(self._held.describe(route.crossing), None, 0)
 
+    def expect(self, route: Route, step: int, samples: Sequence[int]) -> None:
+        """Let the parts of other ranks come while this rank computes, each micro-batch once the ones before are here.
+
+        Of a single micro-batch `receive` does it all: nothing is computed meanwhile.
+        """
+        own = self._own(samples)
+        others = {rank: count for rank, count in own.items() if rank != self._rank}
+        if self._listener is not None and others:
+            assembly = self._assembly(route, own)
+            begun = self._listener.submit(self._receive, self.receivers[route.number], assembly, others, step, samples)
+            self._part.arrival = assembly, begun
+
     def receive(self, route: Route, step: int, samples: Sequence[int], watch: Stopwatch) -> None:
         """Wait for the parts of the block's ranks, and put them together with what was kept for this segment."""
         own = self._own(samples)
@@ -110,14 +127,15 @@ class FcSide:
         if not own:
             return
         receiver = self.receivers[route.number]
-        assembly = Assembly(receiver.message, own, self._device, kept=self._held.describe(route.kept))
-        receiver.receive(
-            step,
-            own,
-            of=sum(samples) * len(self._parts),
-            slots=assembly.slots,
-            is_sent=lambda wire, rank: is_sender(wire, rank, self._block, samples),
-        )
+        if self._part.arrival is not None:
+            assembly, arrival = self._part.arrival
+            self._part.arrival = None
+            arrival.result()
+            if self._rank in own:
+                receiver.receive_own(assembly.slots)
+        else:
+            assembly = self._assembly(route, own)
+            self._receive(receiver, assembly, own, step, samples)
         for rank in own:
             assembly.keep(rank, self._held.values(route.kept, rank))
         self._part.deliveries = assembly.join(
@@ -228,6 +246,21 @@ class FcSide:
         """See which parameters a front segment reaches: their gradients come last."""
         self._fronts = parameters_behind([*self._held.given()])
         self._finish_transfers()
+
+    def _assembly(self, route: Route, own: Mapping[int, int]) -> Assembly:
+        message = self.receivers[route.number].message
+        return Assembly(message, own, self._device, kept=self._held.describe(route.kept))
+
+    def _receive(
+        self, receiver: Receiver, assembly: Assembly, of_ranks: Mapping[int, int], step: int, samples: Sequence[int]
+    ) -> None:
+        receiver.receive(
+            step,
+            of_ranks,
+            of=sum(samples) * len(self._parts),
+            slots=assembly.slots,
+            is_sent=lambda wire, rank: is_sender(wire, rank, self._block, samples),
+        )
 
     def _own(self, samples: Sequence[int]) -> dict[int, int]:
         """The part sizes of the block's ranks, empty ones left out."""

@@ -49,6 +49,8 @@ def run_pipelined(
                     conv.backward(conv_route, now, watch)
         if fc is not None:
             match kind:
+                case Kind.EXPECT:
+                    fc.expect(fc_route, step, now)
                 case Kind.RECEIVE:
                     fc.receive(fc_route, step, now, watch)
                 case Kind.FC_FORWARD:

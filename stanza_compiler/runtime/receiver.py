@@ -53,6 +53,12 @@ class Receiver:
         """Take the part that comes from this same rank."""
         self._own = values
 
+    def receive_own(self, slots: Callable[[int, Sequence[tuple[int, ...]]], list[Tensor]]) -> None:
+        """Copy the part that this same rank delivered."""
+        shapes = [tuple(value.shape) for value in self._own]
+        for slot, value in zip(slots(self._rank, shapes), self._own, strict=True):
+            slot.copy_(value)
+
     def receive(
         self,
         step: int,
@@ -81,10 +87,7 @@ class Receiver:
         self._lift = lifting(of)
         for peer in samples:
             if peer == self._rank:
-                for slot, value in zip(
-                    slots(peer, [tuple(value.shape) for value in self._own]), self._own, strict=True
-                ):
-                    slot.copy_(value)
+                self.receive_own(slots)
                 continue
             arrivals[peer].wait()
             self.started_at = self.started_at or time.perf_counter()

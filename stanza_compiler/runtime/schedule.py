@@ -9,8 +9,9 @@ class Kind(Enum):
     """What a rank can do with one micro-batch, or once a step."""
 
     FORWARD = "CONV forward on this rank's items"
-    SEND = "what FC takes leaves for the host; room for its gradients is ready"
-    RECEIVE = "wait for what the ranks of the block sent"
+    SEND = "what FC takes leaves for the host; make room for its gradients"
+    EXPECT = "make room for what the ranks of the block send: it may travel while this rank computes"
+    RECEIVE = "wait for it"
     FC_FORWARD = "FC forward, to the loss"
     COUNT = "learn what the loss of the whole step is divided by"
     FC_BACKWARD = "FC backward; the gradients of what was received leave"
@@ -37,8 +38,10 @@ def schedule(micro_batches: int, *, conv: bool, host: bool, count_first: bool) -
         host    .. f0 b0 f1 b1 f2 b2 late       both, count_first    F0 F1 f0 F2 f1 f2 b0 b1 b2 B0 B1 B2 late
     """
     numbers = range(micro_batches)
-    if host and not count_first:
-        yield Action(Kind.COUNT)
+    if host:
+        yield from (Action(Kind.EXPECT, micro) for micro in numbers)
+        if not count_first:
+            yield Action(Kind.COUNT)
     for micro in range(micro_batches + 1):
         if conv and micro < micro_batches:
             yield Action(Kind.FORWARD, micro)

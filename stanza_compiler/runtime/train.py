@@ -1,5 +1,6 @@
 """The training loop of a generated program."""
 
+import os
 import sys
 import traceback
 from collections.abc import Sequence
@@ -56,7 +57,8 @@ def main(program: Program, argv: Sequence[str] | None = None) -> None:
         where = f"rank {world.rank} ({layout.describe(world.rank)}), step {run.number}"
         sys.stderr.write(f"{traceback.format_exc()}error: {where}: {what}\n")
         sys.stderr.flush()
-        sys.exit(1)
+        sys.stdout.flush()
+        os._exit(1)  # a thread may still wait for what a peer will never send
 
 
 class _Run:
