@@ -27,6 +27,7 @@ def legality(profile: Profile, root: nn.Module, coupling: Coupling) -> Rules:
         fc_only=(*coupling.ops, *_never_sent(graph)),
         single_host=coupling.reason,
         notes=tuple(notes),
+        uncut=coupling.reason or next(_batch_dependent(profile, root), ""),
     )
 
 
@@ -124,6 +125,19 @@ def _state_notes(graph: OpGraph, root: nn.Module) -> Iterator[str]:
         if op.uncounted:
             calls = ", ".join(op.uncounted)
             yield f"{op.name}{_at(op)} computes by {calls}, whose FLOPs can't be counted: priced by its bytes alone"
+
+
+def _batch_dependent(profile: Profile, root: nn.Module) -> Iterator[str]:
+    """What makes a part in pieces, one after the other, differ from the part at once."""
+    for name, module in root.named_modules():
+        if isinstance(module, _BatchNorm):
+            yield f"{type(module).__name__} '{name}' uses the statistics of what it sees at once"
+    for op in profile.graph.ops:
+        if "batch_norm" in op.kind:
+            yield f"{op.name}{_at(op)} uses the statistics of what it sees at once"
+        for storage in profile.mutations.get(op.name, ()):
+            if storage in profile.state_storages:
+                yield f"{op.name}{_at(op)} writes buffer {profile.state_storages[storage]} in each forward"
 
 
 def _at(op: Op) -> str:

@@ -21,6 +21,7 @@ from stanza_compiler.dataflow import size_segments, tensors
 from stanza_compiler.errors import PlanError
 from stanza_compiler.front import ORDERS, FrontSpace, front_of, front_space
 from stanza_compiler.heavy import heavy_parameters
+from stanza_compiler.micro_batches import Pieces
 from stanza_compiler.opgraph import OpGraph, Rules
 from stanza_compiler.order_prices import order_prices
 from stanza_compiler.plan import Boundary, Plan, Prediction, Request, Role, Sharding, Stage, Totals
@@ -50,7 +51,9 @@ def partition(graph: OpGraph, rules: Rules, cluster: Cluster, request: Request) 
     batch = _batch(graph, request)
     is_free = request.fc_ops is None
     cuts = cut_space(graph, rules, one_cut=is_free and request.cut_after is None)
-    fronts = front_space(graph, rules, *((compute_heavy(graph), no_lookups(graph), large_tables(graph)) if is_free else ()))
+    fronts = front_space(
+        graph, rules, *((compute_heavy(graph), no_lookups(graph), large_tables(graph)) if is_free else ())
+    )
     front = front_of(graph, fronts.cuts, frozenset(request.fc_ops or ()))
     if front and request.placement == "sharded":
         what = "the FC part can't be sharded: a part of it stands before CONV"
@@ -100,6 +103,7 @@ def partition(graph: OpGraph, rules: Rules, cluster: Cluster, request: Request) 
         placement = winner.prediction.allocation.placement
         found[placement] = (winner, *(each for each in found[placement] if each.plan != winner.plan))
     chosen = winner if separates else None
+    micro_batches, cut_notes = _micro_batches(graph, rules, cluster, request, chosen)
     allocation = chosen.prediction.allocation if chosen else whole.allocation
     boundary = _boundary(graph, chosen.fc_ops, chosen.front) if chosen else ()
     stages = _stages(graph, chosen.fc_ops, chosen.front) if chosen else (_stage(graph, "model", [graph.op.keys()]),)
@@ -146,9 +150,11 @@ def partition(graph: OpGraph, rules: Rules, cluster: Cluster, request: Request) 
             *_coupling_notes(rules, chosen),
             *(_shared_notes(graph, chosen) if chosen else ()),
             *_sharding_notes(rules, chosen),
+            *cut_notes,
             *(_heavy_notes(graph, rules, cuts, chosen) if chosen else ()),
         ),
         codecs=request.codecs,
+        micro_batches=micro_batches,
         single_host=rules.single_host,
         sharding=_sharding(graph, rules, chosen),
     )
@@ -188,6 +194,38 @@ def _sharding(graph: OpGraph, rules: Rules, chosen: Candidate | None) -> Shardin
     if chosen.front:
         return Sharding({}, "a part of FC stands before CONV")
     return sharding_of(graph, rules.shardable, chosen.fc_ops)
+
+
+def _micro_batches(
+    graph: OpGraph, rules: Rules, cluster: Cluster, request: Request, chosen: Candidate | None
+) -> tuple[int, tuple[str, ...]]:
+    """Into how many pieces a step is cut, and what that is predicted to bring, in a note.
+
+    Raises PlanError when it can't be cut into as many as asked for.
+    """
+    if request.micro_batches == 1:
+        return 1, ()
+    why_not = rules.uncut
+    if chosen is None:
+        why_not = "the whole model is trained data-parallel"
+    elif chosen.front:
+        why_not = "a part of FC stands before CONV"
+    elif chosen.prediction.allocation.placement not in PLACEMENTS:
+        why_not = f"the hosts are {chosen.prediction.allocation.placement}"
+    if why_not and request.micro_batches is not None:
+        what = f"a step can't be cut into {request.micro_batches} micro-batches: {why_not}"
+        raise PlanError(graph.name, what, "pass --micro-batches 1, or auto")
+    if why_not or chosen is None:
+        return 1, ()
+    pieces = Pieces(graph, cluster, request.codecs, chosen)
+    number = request.micro_batches or pieces.best()
+    if number == 1:
+        return 1, ()
+    whole_s, cut_s = pieces.step_s(1), pieces.step_s(number)
+    return number, (
+        f"a step is cut into {number} micro-batches and takes {cut_s * 1e3:.1f} ms, in one piece "
+        f"{whole_s * 1e3:.1f} ms; predictions are of steps in one piece",
+    )
 
 
 def _sharding_notes(rules: Rules, chosen: Candidate | None) -> tuple[str, ...]:

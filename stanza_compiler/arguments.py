@@ -110,6 +110,9 @@ def stanza_compile(
     gradient_codec: Annotated[
         str, typer.Option(metavar="NAME", help="gradients are summed as they are (none), or in bf16 or fp16")
     ] = "none",
+    micro_batches: Annotated[
+        str, typer.Option(metavar="M", help="cut each rank's part of a step into so many, or auto: pipelines conv-fc")
+    ] = "1",
     onnx: Annotated[bool, typer.Option("--onnx", help="write OUT/graph.onnx too, the plan as its metadata")] = False,
     no_verify: Annotated[bool, typer.Option("--no-verify", help="don't compare with the model")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="plan and report, write nothing")] = False,
@@ -162,6 +165,7 @@ def stanza_compile(
         global_batch_size=_optional_integer("--global-batch-size", global_batch_size),
         cut_after=cut_after,
         codecs=Codecs(one_of("--boundary-dtype", boundary_dtype, BOUNDARY_DTYPES), gradient_codec),
+        micro_batches=None if micro_batches == "auto" else positive_integer("--micro-batches", micro_batches),
     )
     options = Options(
         source=source,

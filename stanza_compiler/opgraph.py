@@ -178,7 +178,8 @@ class Rules:
 
     `together`: ops that share one segment. `order`: (earlier, later) pairs, the later one never in an earlier
     segment. `conv_only` and `fc_only`: ops that one role must hold. `single_host`: why one FC host
-    must see the whole batch, empty when it need not.
+    must see the whole batch, empty when it need not. `uncut`: why a rank's part of a step can't be taken in pieces, one
+    after the other; empty when it can.
     """
 
     together: tuple[tuple[str, ...], ...] = ()
@@ -188,6 +189,7 @@ class Rules:
     single_host: str = ""
     notes: tuple[str, ...] = ()
     shardable: Shardable = Shardable()
+    uncut: str = ""
 
     def __str__(self) -> str:
         lines = [f"together   {', '.join(group)}" for group in self.together]
@@ -195,5 +197,6 @@ class Rules:
         lines += [f"conv only  {name}" for name in self.conv_only]
         lines += [f"fc only    {name}" for name in self.fc_only]
         lines += [f"one host   {self.single_host}"] if self.single_host else []
+        lines += [f"uncut      {self.uncut}"] if self.uncut else []
         lines += [f"shardable  {name}" for name in sorted(self.shardable.linears)]
         return "\n".join([*lines, *(f"note       {note}" for note in self.notes)])

@@ -33,9 +33,7 @@ class Span:
 def schedules(layout: Layout, micro_batches: int, *, count_first: bool = False) -> dict[int, Iterator[Action]]:
     """The schedule of each rank."""
     return {
-        rank: schedule(
-            micro_batches, conv=layout.is_conv(rank), host=rank in layout.hosts, count_first=count_first
-        )
+        rank: schedule(micro_batches, conv=layout.is_conv(rank), host=rank in layout.hosts, count_first=count_first)
         for rank in range(layout.world_size)
     }
 
@@ -43,8 +41,9 @@ def schedules(layout: Layout, micro_batches: int, *, count_first: bool = False) 
 def simulate(layout: Layout, actions: Mapping[int, Iterator[Action]], seconds: Seconds) -> list[Span]:
     """The computing of a step, by rank in order of time.
 
-    A message is a rendezvous: it travels once its sender has sent it and its receiver has made room for it; a host's link carries one micro-batch after the other, each way. Raises RuntimeError naming the ranks
-    that wait for each other for ever.
+    A message is a rendezvous: it travels once its sender has sent it and its receiver has made room for it. A host's
+    link carries one micro-batch after the other, each way. Raises RuntimeError naming the ranks that wait for each
+    other for ever.
     """
     return _Simulation(layout, actions, seconds).run()
 
@@ -68,7 +67,9 @@ class _Simulation:
                 self._actions[rank].pop(0)
             if not moved:
                 waiting = ", ".join(
-                    f"rank {rank} for {some[0].kind.name} {some[0].micro}" for rank, some in self._actions.items() if some
+                    f"rank {rank} for {some[0].kind.name} {some[0].micro}"
+                    for rank, some in self._actions.items()
+                    if some
                 )
                 raise RuntimeError(f"nobody can go on: {waiting}")
         return sorted(self._spans, key=lambda span: (span.rank, span.start))

@@ -40,6 +40,7 @@ class Request:
     cut_after: str | None = None
     fc_ops: tuple[str, ...] | None = None
     codecs: Codecs = PLAIN
+    micro_batches: int | None = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,6 +230,8 @@ class Plan:
     certificate: Certificate | None = None
     codecs: Codecs = PLAIN
     """What travels narrower than it is computed."""
+    micro_batches: int = 1
+    """Into how many pieces each rank cuts its part of a step, so that they pass CONV and FC as through a pipeline."""
     single_host: str = ""
     """Why one FC host must see the whole batch; empty when several may share it."""
     state_dict: tuple[str, ...] = ()
@@ -337,6 +340,9 @@ def read_request(text: str, place: str, request: Request) -> Request:
             codecs=request.codecs
             if request.codecs != PLAIN
             else Codecs(str(entry["boundary_dtype"]), str(entry["gradient_codec"])),
+            micro_batches=request.micro_batches
+            if request.micro_batches != 1 or not separate
+            else int(entry.get("micro_batches", 1)),
         )
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise UsageError(place, f"not a plan ({type(error).__name__}: {error})", remedy) from error

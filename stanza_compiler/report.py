@@ -54,6 +54,7 @@ def _summary(plan: Plan, graph: OpGraph) -> Section:
             ("batch", f"{plan.batch_size} samples per rank that reads data"),
             ("model", f"{parameters:,} parameters ({scaled(plan.totals.parameter_bytes, 'B')}), {flops}"),
             *([("on the wire", _codecs(plan.codecs))] if plan.codecs != PLAIN else []),
+            *([("step", f"cut into {plan.micro_batches} micro-batches")] if plan.micro_batches > 1 else []),
             ("graph", f"{plan.totals.ops} ops, traced by {plan.front_end}"),
             ("break-even", _break_even(plan.break_even_bit_per_s)),
         ),

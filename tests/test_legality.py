@@ -173,3 +173,17 @@ def test_batch_norms_unused_parameters_and_uncounted_ops_are_noted() -> None:
     line = int(line_of(forward).rpartition(":")[2]) + 1
     assert uncounted.startswith(f"fft_rfft, test_legality.py:{line} computes by _fft_r2c")
     assert uncounted.endswith(", whose FLOPs can't be counted: priced by its bytes alone")
+
+
+def test_what_depends_on_the_samples_seen_at_once_can_not_be_taken_in_pieces() -> None:
+    def counts(self: Any, x: torch.Tensor) -> torch.Tensor:
+        return self.fc(x) + self.seen.add_(1)
+
+    assert rules_of(nn.Sequential(nn.Linear(3, 3), nn.Dropout(), nn.LayerNorm(3)), X).uncut == ""
+    norm = rules_of(nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3, track_running_stats=False)), X)
+    assert norm.uncut == "BatchNorm1d '1' uses the statistics of what it sees at once"
+    written = rules_of(Calling(counts, fc=nn.Linear(3, 3), seen=torch.zeros(())), X).uncut
+    assert written.startswith("add_, test_legality.py:")
+    assert written.endswith(" writes buffer seen in each forward")
+    coupled = rules_of(nn.Linear(3, 3), X, coupling=Coupling(reason="the loss is not a mean over samples"))
+    assert coupled.uncut == "the loss is not a mean over samples"

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.launch import edit, launch, run
+from tests.launch import edit, run
 from tests.test_runtime_exactness import assert_equal, awkward_loop, awkward_program, small_loop, small_program
 
 

@@ -167,7 +167,7 @@ class ConvSide:
         if self._part.batch is None:
             return
         received = self.senders[route.number].collect(self._host)
-        if self._host != self._rank and received:
+        if self._host != self._rank and received and len(self._parts) == 1:
             watch.add("round_trip_s", time.perf_counter() - self._part.sent_at)
         self._part.gradients |= {
             name: received[index] * self._scale for index, name in enumerate(route.crossing) if index in received

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
-from .late_layers import Piece, Swap
+from .late_layers import Piece, Swap, joined
 from .rooms import Rooms
 
 
@@ -61,7 +61,7 @@ class LateGradients:
         with torch.no_grad():
             while self._pieces:
                 parameter = next(iter(self._pieces))
-                self._add(parameter, self._pieces.pop(parameter))
+                self._add(parameter, joined(self._pieces.pop(parameter)))
                 finished(parameter)
 
     # What the swapped calls ask and say.

@@ -21,6 +21,15 @@ class Piece(Protocol):
         """Add it to `gradient`."""
 
 
+def joined(pieces: Sequence[Piece]) -> list[Piece]:
+    """Pieces with the same sum, of which one at most is a product: each would go through the whole gradient."""
+    products = [piece for piece in pieces if isinstance(piece, _Product)]
+    if len(products) < 2:
+        return list(pieces)
+    one = _Product(torch.cat([each.rows for each in products]), torch.cat([each.inputs for each in products]))
+    return [one, *(piece for piece in pieces if not isinstance(piece, _Product))]
+
+
 class Late(Protocol):
     """Who takes the pieces."""
 

@@ -15,8 +15,8 @@ from .fc_side import FcSide
 from .groups import Groups
 from .layout import Layout
 from .merge import in_order, move_state
-from .plan_file import PlanFile
 from .pipelined import run_pipelined
+from .plan_file import PlanFile
 from .program import Program
 from .receiver import Receiver
 from .routes import Route, find_kinds, find_routes

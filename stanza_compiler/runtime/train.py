@@ -42,6 +42,9 @@ def main(program: Program, argv: Sequence[str] | None = None) -> None:
         arguments = parse(argv)
         plan = read_plan(program.folder / "plan.json")
         layout = choose_layout(arguments, plan.layout, world.size, single_host=plan.single_host, sharding=plan.sharding)
+        if plan.micro_batches > 1 and layout.placement == "sharded" and world.size > 1:
+            what = f"the plan cuts a step into {plan.micro_batches} micro-batches, which sharded hosts don't take"
+            raise UsageError("--placement", what, "pass colocated, or compile with --micro-batches 1")
         if arguments.epochs is not None and program.hooks.make_dataset is None:
             raise UsageError("--epochs", "synthetic items have no end", "pass --steps, or define make_dataset")
     except UsageError as error:
@@ -154,6 +157,7 @@ class _Run:
             "steps": self._count_steps(order),
             "layout": str(self._layout),
             "codecs": str(codecs),
+            "micro-batches": self._plan.micro_batches,
             "use of the weights at the end": self._wants_state,
         }
         if not self._plan.separate:
