@@ -1,10 +1,11 @@
 """Steps cut into micro-batches against one-process loops written by hand."""
 
+import time
 from pathlib import Path
 
 import pytest
 
-from tests.launch import edit, run
+from tests.launch import edit, launch, run
 from tests.test_runtime_exactness import assert_equal, awkward_loop, awkward_program, small_loop, small_program
 
 
@@ -57,3 +58,16 @@ def test_a_loss_that_counts_by_targets_is_divided_by_the_count_of_all_micro_batc
     length = ("--no-shuffle", "--steps", 7, "--global-batch-size", 10)
     run(folder, world_size, *length, *flags, "--export", tmp_path / "a.pt")
     assert_equal(tmp_path / "a.pt", awkward_loop(10, 7, pulls=True))
+
+
+@pytest.mark.slow
+def test_a_rank_that_raises_ends_the_job_at_once_though_its_host_is_receiving(tmp_path: Path) -> None:
+    folder = cut(small_program(tmp_path / "out"), 2)
+    flags = ("--placement", "colocated", "--fc-workers", 1, "--global-batch-size", 32)
+    start = time.monotonic()
+    # step 2 takes items 32 to 63, the first 11 of them on rank 0, which hosts FC and waits for the others meanwhile
+    results = launch(folder, 3, "--no-shuffle", "--steps", 8, "--timeout", 1000, *flags, FAIL_ITEM="33")
+    assert time.monotonic() - start < 120
+    assert [result.status for result in results] == [1, 1, 1]
+    error = "error: rank 0 (conv 0 and fc host 0), step 2: OSError: item 33 can't be read"
+    assert results[0].err.strip().splitlines()[-1] == error
