@@ -50,7 +50,9 @@ def partition(graph: OpGraph, rules: Rules, cluster: Cluster, request: Request) 
     batch = _batch(graph, request)
     is_free = request.fc_ops is None
     cuts = cut_space(graph, rules, one_cut=is_free and request.cut_after is None)
-    fronts = front_space(graph, rules, *((compute_heavy(graph), no_lookups(graph), large_tables(graph)) if is_free else ()))
+    fronts = front_space(
+        graph, rules, *((compute_heavy(graph), no_lookups(graph), large_tables(graph)) if is_free else ())
+    )
     front = front_of(graph, fronts.cuts, frozenset(request.fc_ops or ()))
     if front and request.placement == "sharded":
         what = "the FC part can't be sharded: a part of it stands before CONV"

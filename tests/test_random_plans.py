@@ -40,7 +40,7 @@ def example(name: str) -> tuple[OpGraph, Rules]:
 
 
 def random_cuts(graph: OpGraph, rules: Rules, seed: int) -> Iterator[tuple[frozenset[str], frozenset[str]]]:
-    """(front, behind) of legal plans with compute-heavy ops in CONV, lookups alone in front, all large tables or none."""
+    """(front, behind) of legal plans: compute-heavy ops in CONV, lookups alone in front, all large tables or none."""
     chance = random.Random(seed)
     reads = {name: [source for source in names if source in graph.op] for name, names in tensor_reads(graph).items()}
     readers: dict[str, list[str]] = {name: [] for name in reads}
