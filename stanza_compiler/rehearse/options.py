@@ -7,7 +7,7 @@ from stanza_compiler.rehearse.emitted import Emitted
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """`beside` are other programs for the same model, `against` names peers, `bounds` asks for steps without limits too.
+    """`beside` are other programs for the same model, `against` peers; `bounds` asks for steps without limits too.
 
     Each contender takes `steps` measured steps in each of `rounds` runs; `patience_s` bounds those of a run,
     `timeout_s` each wait.
