@@ -21,6 +21,7 @@ from stanza_compiler.dataflow import size_segments, tensors
 from stanza_compiler.errors import PlanError
 from stanza_compiler.front import ORDERS, FrontSpace, front_of, front_space
 from stanza_compiler.heavy import heavy_parameters
+from stanza_compiler.network import bucket_bytes, ring
 from stanza_compiler.opgraph import OpGraph, Rules
 from stanza_compiler.order_prices import order_prices
 from stanza_compiler.plan import Boundary, Plan, Prediction, Request, Role, Sharding, Stage, Totals
@@ -153,6 +154,7 @@ def partition(graph: OpGraph, rules: Rules, cluster: Cluster, request: Request) 
         codecs=request.codecs,
         single_host=rules.single_host,
         sharding=_sharding(graph, rules, chosen),
+        bucket_bytes=bucket_bytes(ring(range(allocation.conv_workers), cluster)),
     )
 
 

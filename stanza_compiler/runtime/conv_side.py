@@ -45,7 +45,9 @@ class ConvSide:
         source: Source,
         rank: int,
         device: torch.device,
+        bucket_bytes: int,
     ) -> None:
+        """Gradients are summed over the CONV ranks in pieces of `bucket_bytes`."""
         self.stage = stage
         self.shared = held(program.shared, "conv", stage)
         self.loss: Loss | None = None
@@ -53,7 +55,7 @@ class ConvSide:
         self.receivers: dict[int, Receiver] = {}
         self._program, self._layout, self._groups, self._kinds = program, layout, groups, kinds
         self._source, self._rank, self._device = source, rank, device
-        self._codecs = codecs
+        self._codecs, self._bucket_bytes = codecs, bucket_bytes
         self._host = layout.host_of(rank)
         self._shared_names = names_within(stage, self.shared)
         self.updater = make_updater(program.hooks, stage, self._shared_names)
@@ -185,7 +187,9 @@ class ConvSide:
         trained = find_trained(self.stage, results)
         self._trained = tuple(name for name in trained if name not in self._shared_names)
         self._finish_transfers()
-        self._replica = replicate(self.stage, self._trained, self._groups.conv, self._codecs, sums=self._sums)
+        self._replica = replicate(
+            self.stage, self._trained, self._groups.conv, self._codecs, bucket_bytes=self._bucket_bytes, sums=self._sums
+        )
         for receiver in self.receivers.values():
             receiver.scale = self._scale
 

@@ -8,6 +8,9 @@ from pathlib import Path
 from .codecs import PLAIN, Codecs
 from .layout import Layout
 
+# DistributedDataParallel's own size of a bucket.
+MOST_BUCKET = 25 << 20
+
 
 @dataclass(frozen=True, slots=True)
 class Crossing:
@@ -32,7 +35,8 @@ class Sharding:
 class PlanFile:
     """The plan's decisions that a run follows.
 
-    `batch_size` is per CONV rank; `single_host` says why one FC host must see the whole batch, if it must.
+    `batch_size` is per CONV rank; CONV's gradients are summed `bucket_bytes` at once; `single_host` says why one FC
+    host must see the whole batch, if it must.
     """
 
     separate: bool
@@ -43,6 +47,7 @@ class PlanFile:
     state_names: tuple[str, ...]
     sharding: Sharding
     codecs: Codecs = PLAIN
+    bucket_bytes: int = MOST_BUCKET
 
 
 def read_plan(path: Path) -> PlanFile:
@@ -62,4 +67,5 @@ def read_plan(path: Path) -> PlanFile:
         state_names=tuple(entry["state_dict"]),
         sharding=Sharding(sharding["columns"], sharding["why_not"]),
         codecs=Codecs(entry.get("boundary_dtype", "fp32"), entry.get("gradient_codec", "none")),
+        bucket_bytes=entry.get("bucket_bytes", MOST_BUCKET),
     )

@@ -21,9 +21,10 @@ def replicate(
     group: dist.ProcessGroup | None,
     codecs: Codecs = PLAIN,
     *,
+    bucket_bytes: int,
     sums: LateSums | None = None,
 ) -> nn.Module:
-    """`stage` with its gradients averaged over `group` in buckets during backward, in the dtype that `codecs` say.
+    """`stage` with its gradients averaged over `group` during backward, `bucket_bytes` at once, as `codecs` say.
 
     With `sums` backward does not wait for them. The stage itself when it is alone or has nothing to train.
     Parameters that no backward reaches are left out: their gradients stay None, as in one process.
@@ -39,6 +40,7 @@ def replicate(
     flags = inspect.signature(DistributedDataParallel).parameters
     buffers = "forward_sync_buffers" if "forward_sync_buffers" in flags else "broadcast_buffers"
     options: dict[str, Any] = {"process_group": group, "gradient_as_bucket_view": True, buffers: False}
+    options["bucket_cap_mb"] = bucket_bytes / (1 << 20)
     replica = DistributedDataParallel(stage, **options)
     if sums is not None:
         sums.attach(replica, group, codecs)

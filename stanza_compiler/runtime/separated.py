@@ -73,6 +73,7 @@ class SeparatedTrainer:
                 source=source,
                 rank=rank,
                 device=device,
+                bucket_bytes=plan.bucket_bytes,
             )
         if rank in layout.hosts:
             self._fc = FcSide(
