@@ -11,121 +11,41 @@ import argparse
 import json
 import tempfile
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 
-from stanza_compiler.cluster import DEVICES, Cluster
-from stanza_compiler.codecs import PLAIN, Codecs
-from stanza_compiler.compiler import compile_source
+from benchmarks.programs import MODELS, WAYS, Model, compiled
 from stanza_compiler.document import Document, Section, Table
 from stanza_compiler.document_markdown import render_markdown
 from stanza_compiler.errors import StanzaError
-from stanza_compiler.options import Options as CompileOptions
-from stanza_compiler.plan import Request
 from stanza_compiler.progress import progress
 from stanza_compiler.quantities import bandwidth
 from stanza_compiler.rehearse.contenders import PEERS, PROGRAM
-from stanza_compiler.rehearse.emitted import Emitted, read_emitted
+from stanza_compiler.rehearse.emitted import Emitted
 from stanza_compiler.rehearse.options import Options
 from stanza_compiler.rehearse.rehearsal import Rehearsed, rehearse
 from stanza_compiler.rehearse.summary import Summary
 from stanza_compiler.rehearse.tables import bound_s, build_document
 
-EXAMPLES = Path(__file__).parents[1] / "examples"
-
-HOOKS = """
-
-def example_targets():
-    return torch.arange({batch}) % 1000
-
-
-def loss_fn(outputs, targets):
-    return torch.nn.functional.cross_entropy(outputs, targets)
-
-
-def make_optimizer(params):
-    return torch.optim.SGD(params, lr=0.01, momentum=0.9)
-"""
-
-IMAGES = """
-import torch
-from torchvision.models import {network}
-
-
-def build_model():
-    return {network}(weights=None{arguments})
-
-
-def example_inputs():
-    return (torch.randn({batch}, 3, {pixels}, {pixels}),)
-"""
-
-MLP = """
-import torch
-from torch import nn
-
-
-def build_model():
-    body = (layer for _ in range(3) for layer in (nn.Conv2d(64, 64, 3, padding=1), nn.ReLU()))
-    head = (nn.Linear(4096, 4096), nn.ReLU(), nn.Linear(4096, 4096), nn.ReLU(), nn.Linear(4096, 1000))
-    return nn.Sequential(nn.Conv2d(3, 64, 3, padding=1), *body, nn.AdaptiveAvgPool2d(8), nn.Flatten(), *head)
-
-
-def example_inputs():
-    return (torch.randn({batch}, 3, {pixels}, {pixels}),)
-"""
-
-SOURCES = {
-    "alexnet": IMAGES.replace("{network}", "alexnet").replace("{arguments}", ", dropout=0.0") + HOOKS,
-    "vgg16": IMAGES.replace("{network}", "vgg16").replace("{arguments}", ", dropout=0.0") + HOOKS,
-    "resnet50": IMAGES.replace("{network}", "resnet50").replace("{arguments}", "") + HOOKS,
-    "mlp": MLP + HOOKS,
-}
-MODELS = (*SOURCES, "gpt_small", "lstm_lm", "dlrm", "face_head")
-
-HALVED = Codecs(boundary="bf16", gradient="fp16")
-
-
-@dataclass(frozen=True, slots=True)
-class Way:
-    """How to compile a model."""
-
-    strategy: str = "auto"
-    placement: str = "auto"
-    codecs: Codecs = PLAIN
-
-
-WAYS = {
-    PROGRAM: Way(),
-    "chosen-16bit": Way(codecs=HALVED),
-    "dedicated": Way("separate", "dedicated"),
-    "colocated": Way("separate", "colocated"),
-    "sharded": Way("separate", "sharded"),
-    "dedicated-16bit": Way("separate", "dedicated", HALVED),
-    "colocated-16bit": Way("separate", "colocated", HALVED),
-    "sharded-16bit": Way("separate", "sharded", HALVED),
-}
 EVERY_DAY = "chosen-16bit,dedicated,colocated,sharded"
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Compile, rehearse, write."""
     asked = _parse(argv)
-    cluster = Cluster(
-        nodes=asked.hosts, bandwidth_bit_per_s=bandwidth("--bandwidth", asked.bandwidth), device=DEVICES["cpu"]
-    )
+    model, bit_per_s = Model(asked.model, asked.input, asked.batch), bandwidth("--bandwidth", asked.bandwidth)
     with tempfile.TemporaryDirectory(prefix="stanza-peers-") as scratch, progress("compiling") as show:
         programs, refused = [], []
         for name in dict.fromkeys((PROGRAM, *filter(None, asked.ways.split(",")))):
             show(f"compiling {name}")
             try:
-                programs.append(_compiled(asked, WAYS[name], cluster, Path(scratch), name))
+                programs.append(compiled(model, WAYS[name], asked.hosts, bit_per_s, Path(scratch, name)))
             except StanzaError as error:
                 refused.append(f"{name}: {error}")
         options = Options(
             emitted=programs[0],
             hosts=asked.hosts,
-            bit_per_s=cluster.bandwidth_bit_per_s,
+            bit_per_s=bit_per_s,
             latency_s=None,
             host_cpus=asked.host_cpus,
             beside=tuple(programs[1:]),
@@ -162,22 +82,6 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--bounds", action="store_true", help="run each without limits on the links as well")
     parser.add_argument("-o", "--out", type=Path, required=True)
     return parser.parse_args(argv)
-
-
-def _compiled(asked: argparse.Namespace, way: Way, cluster: Cluster, scratch: Path, name: str) -> Emitted:
-    source = EXAMPLES / f"{asked.model}.py"
-    if asked.model in SOURCES:
-        source = scratch / f"{asked.model}.py"
-        source.write_text(SOURCES[asked.model].format(batch=asked.batch, pixels=asked.input), encoding="utf-8")
-    request = Request(
-        strategy=way.strategy,
-        placement=way.placement,
-        global_batch_size=asked.batch * asked.hosts,
-        codecs=way.codecs,
-    )
-    out = scratch / name
-    compile_source(CompileOptions(str(source), out=out, cluster=cluster, request=request, verify=False))
-    return read_emitted(out)
 
 
 def _write(asked: argparse.Namespace, options: Options, rehearsed: Rehearsed, refused: list[str]) -> None:
