@@ -11,6 +11,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from .codecs import PLAIN, Codecs
 from .late_sums import LateSums
+from .plan_file import MOST_BUCKET
 
 _HOOKS = {"bf16": default_hooks.bf16_compress_hook, "fp16": default_hooks.fp16_compress_hook}
 
@@ -21,7 +22,7 @@ def replicate(
     group: dist.ProcessGroup | None,
     codecs: Codecs = PLAIN,
     *,
-    bucket_bytes: int,
+    bucket_bytes: int = MOST_BUCKET,
     sums: LateSums | None = None,
 ) -> nn.Module:
     """`stage` with its gradients averaged over `group` during backward, `bucket_bytes` at once, as `codecs` say.
@@ -40,7 +41,8 @@ def replicate(
     flags = inspect.signature(DistributedDataParallel).parameters
     buffers = "forward_sync_buffers" if "forward_sync_buffers" in flags else "broadcast_buffers"
     options: dict[str, Any] = {"process_group": group, "gradient_as_bucket_view": True, buffers: False}
-    options["bucket_cap_mb"] = bucket_bytes / (1 << 20)
+    if bucket_bytes < MOST_BUCKET:  # its own default has a smaller first bucket, which no number brings back
+        options["bucket_cap_mb"] = bucket_bytes / (1 << 20)
     replica = DistributedDataParallel(stage, **options)
     if sums is not None:
         sums.attach(replica, group, codecs)
