@@ -22,6 +22,7 @@ from stanza_compiler.errors import PlanError
 from stanza_compiler.front import ORDERS, FrontSpace, front_of, front_space
 from stanza_compiler.heavy import heavy_parameters
 from stanza_compiler.micro_batches import Pieces
+from stanza_compiler.network import bucket_bytes, ring
 from stanza_compiler.opgraph import OpGraph, Rules
 from stanza_compiler.order_prices import order_prices
 from stanza_compiler.plan import Boundary, Plan, Prediction, Request, Role, Sharding, Stage, Totals
@@ -157,6 +158,7 @@ def partition(graph: OpGraph, rules: Rules, cluster: Cluster, request: Request) 
         micro_batches=micro_batches,
         single_host=rules.single_host,
         sharding=_sharding(graph, rules, chosen),
+        bucket_bytes=bucket_bytes(ring(range(allocation.conv_workers), cluster)),
     )
 
 

@@ -7,7 +7,7 @@ from itertools import pairwise
 
 from stanza_compiler.cluster import Cluster
 from stanza_compiler.opgraph import Value
-from stanza_compiler.plan import Allocation
+from stanza_compiler.plan import MOST_BUCKET, Allocation
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +44,23 @@ class Link:
             and self.ranks * self.s_per_byte >= other.ranks * other.s_per_byte
             and self.copies * self.s_per_byte >= other.copies * other.s_per_byte
         )
+
+
+# Gradients are sent in buckets of at least so many bytes.
+LEAST_BUCKET = 1 << 20
+
+# How many times as long as its ring's latency a bucket's bytes take at least.
+BUCKET_LATENCIES = 4
+
+
+def bucket_bytes(channel: "Channel") -> int:
+    """The bucket in which gradients travel over a ring: as small as its latency allows, because it waits to be full.
+
+    >>> bucket_bytes(Channel(s_per_byte=1e-9, latency_s=1e-3)) / 1e6
+    4.0
+    """
+    latency_bytes = channel.latency_s / channel.s_per_byte if channel.s_per_byte else 0.0
+    return round(min(max(LEAST_BUCKET, BUCKET_LATENCIES * latency_bytes), MOST_BUCKET))
 
 
 def ring(ranks: Iterable[int], cluster: Cluster) -> Channel:

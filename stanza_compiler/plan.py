@@ -11,6 +11,9 @@ from stanza_compiler.opgraph import SHORT_DTYPES, Kind
 
 SCHEMA_VERSION = 1
 
+# DistributedDataParallel's own size of a bucket.
+MOST_BUCKET = 25 << 20
+
 STRATEGIES = ("data_parallel", "parameter_server_1", "parameter_server_n", "dedicated", "colocated", "sharded")
 TERMS = (
     "conv_forward_s",
@@ -237,6 +240,8 @@ class Plan:
     state_dict: tuple[str, ...] = ()
     """The model's state_dict keys in their own order."""
     sharding: Sharding = Sharding({}, "the whole model is trained data-parallel")
+    bucket_bytes: int = MOST_BUCKET
+    """In what pieces CONV's gradients, or the whole model's, are summed."""
 
     @property
     def sequence(self) -> tuple[tuple[Role, tuple[str, ...]], ...]:

@@ -37,12 +37,11 @@ SMALL = {"gpt_small": "small_gpt", "lstm_lm": "small_lstm", "dlrm": "small_dlrm"
 
 ORDERS = {"gpt_small": "fc-conv-fc", "lstm_lm": "fc-conv-fc", "dlrm": "fc-conv"}
 
-# What the hosts are to hold, of every size. Some more layers of GPT's last block are theirs where that is faster, and
-# of DLRM's four tables the smallest is CONV's in the small one.
+# What the hosts are to hold, of every size. Some more layers of GPT's last block are theirs where that is faster.
 OF_HOSTS = {
     "gpt_small": {"table.weight", "head.weight"},
     "lstm_lm": {"table.weight", "head.weight", "head.bias"},
-    "dlrm": {"tables.0.weight", "tables.1.weight", "tables.2.weight"},
+    "dlrm": {f"tables.{number}.weight" for number in range(4)},
 }
 
 ADAMW = """

@@ -14,7 +14,7 @@ def test_plan_json_has_the_names_that_others_rely_on() -> None:
     assert {
         "schema_version", "source", "model_hash", "front_end", "requires", "batch_size", "cluster", "verdict",
         "reason", "totals", "stages", "boundary", "allocation", "predictions", "break_even", "alternatives", "notes",
-        "certificate", "boundary_dtype", "gradient_codec",
+        "certificate", "boundary_dtype", "gradient_codec", "bucket_bytes",
     } <= set(entry)  # fmt: skip
     assert set(entry["totals"]) == {"parameter_bytes", "forward_flops", "constant_flops", "ops"}
     assert set(entry["allocation"]) == {"conv_workers", "fc_workers", "placement", "world_size"}

@@ -140,7 +140,8 @@ def test_an_id_that_a_hosts_table_lacks_ends_the_job_with_the_hosts_own_error(mo
     with pytest.raises((RuntimeError, IndexError)) as refused:
         nn.EmbeddingBag(1500, 16)(torch.tensor([[0, 1500]]))
     assert lines[2].startswith(f"error: rank 2 (fc host 0), step 2: {type(refused.value).__name__}: ")
-    assert "not in the valid range [0, 1500)" in lines[2]
+    # torch says it in other words when it looks up with several threads.
+    assert "not in the valid range [0, 1500)" in lines[2] or "Expected i < index_size to be true" in lines[2]
     assert "fc_stage.py" in results[2].err
     assert "EdgeError: header from rank 2: " in lines[0]
     assert "EdgeError: header from rank 2: " in lines[1]

@@ -40,7 +40,7 @@ def example(name: str) -> tuple[OpGraph, Rules]:
 
 
 def random_cuts(graph: OpGraph, rules: Rules, seed: int) -> Iterator[tuple[frozenset[str], frozenset[str]]]:
-    """(front, behind) of legal plans with compute-heavy ops in CONV, lookups alone in front, all large tables or none."""
+    """(front, behind) of legal plans: compute-heavy ops in CONV, lookups alone in front, all large tables or none."""
     chance = random.Random(seed)
     reads = {name: [source for source in names if source in graph.op] for name, names in tensor_reads(graph).items()}
     readers: dict[str, list[str]] = {name: [] for name in reads}
@@ -82,13 +82,14 @@ def random_cuts(graph: OpGraph, rules: Rules, seed: int) -> Iterator[tuple[froze
             yield front, back
 
 
-@pytest.mark.parametrize("name", ["gpt_small", "lstm_lm", "dlrm"])
-def test_no_random_plan_is_faster_than_the_one_chosen(name: str) -> None:
+# With all of DLRM's large tables in front one cut is legal, on many allocations.
+@pytest.mark.parametrize(("name", "cuts_seen"), [("gpt_small", 3), ("lstm_lm", 3), ("dlrm", 1)])
+def test_no_random_plan_is_faster_than_the_one_chosen(name: str, cuts_seen: int) -> None:
     graph, rules = example(name)
     batch = Batch(graph.batch_size)
     cuts = random_cuts(graph, rules, seed=0)
     sampled = [next(cuts) for _ in range(PLANS)]
-    assert len(set(sampled)) >= 3
+    assert len(set(sampled)) >= cuts_seen
     chance = random.Random(1)
     for gigabits in (1, 10, 100):
         cluster = replace(Cluster(nodes=NODES), bandwidth_bit_per_s=gigabits * 1e9)
@@ -102,3 +103,19 @@ def test_no_random_plan_is_faster_than_the_one_chosen(name: str) -> None:
             for each in [price_cut(costs(chance.choice(ALLOCATIONS)), front | back, front)]
         )
         assert least_s >= chosen_s * (1 - 1e-9)
+
+
+def test_large_tables_go_to_the_hosts_together_though_two_of_them_would_be_faster() -> None:
+    graph, rules = example("dlrm")
+    cluster = Cluster(nodes=3)
+    request = Request(strategy="separate", placement="dedicated", conv_workers=2, fc_workers=1)
+    plan = partition(graph, rules, cluster, request)
+    tables = [f"tables.{number}" for number in range(4)]
+    assert set(tables) <= {*plan.stage("fc").segments[0]}
+    fewer = replace(request, fc_ops=("getitem_2", "tables.2", "getitem_3", "tables.3"))
+    asked = partition(graph, rules, cluster, fewer)
+    assert not {*tables[:2]} & {*asked.stage("fc").segments[0]}
+    times = [each.predictions["dedicated"] for each in (plan, asked)]
+    assert times[0]
+    assert times[1]
+    assert times[1].iteration_s < times[0].iteration_s

@@ -2,6 +2,8 @@
 
 import json
 import os
+import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -108,12 +110,15 @@ def test_a_small_cnn_on_three_hosts_against_ddp(program: Path) -> None:
 
 @pytest.mark.slow
 def test_a_table_says_what_was_measured(program: Path) -> None:
-    status, out, _ = _run(program, "--hosts", 2, "--bandwidth", "1Gbit", "--steps", 2, "--warm-up", 1)
+    shutil.copytree(program, program.with_name("again"))
+    beside = ("--beside", program.with_name("again"))
+    status, out, _ = _run(program, "--hosts", 2, "--bandwidth", "1Gbit", "--steps", 2, "--warm-up", 1, *beside)
     assert status == 0
     assert "small_cnn.py rehearsed" in out
     assert "2 hosts, 1 rank each, no CPU quota" in out
     assert "stanza: a step in ms, and what hosts' links carry" in out
     assert "received by host 1" in out
+    assert re.search(r"^ again +[\d.]+ .* [\d.]+x", out, re.MULTILINE)
 
 
 @pytest.mark.slow
@@ -160,6 +165,9 @@ def test_a_program_that_hangs_is_told_in_one_line(program: Path) -> None:
         (["{out}", "--hosts", "1"], "error: --hosts: 1 hosts; pass a number from 2 to 250"),
         (["{out}", "--host-cpus", "0"], "error: --host-cpus: '0' is no number above zero; write it like 2 or 0.4"),
         (["{out}", "--host", "3"], "error: --host: No such option"),
+        (["{out}", "--beside", "{empty}"], "error: --beside: {empty} has no train.py; pass a folder that"),
+        (["{out}", "--beside", "{out},{out}"], "error: --beside: out is another contender's name as well; rename"),
+        (["{out}", "--beside", "{other}"], "error: --beside: other trains another model than out; compile one"),
         (["{out}", "--against", "ddp,psx"], "error: --against: 'psx' is unknown; did you mean psn or ps1? pass one"),
         (["{bad}"], "error: OUT: {bad}/plan.json is no plan (KeyError: 'schema_version'); pass a folder that stanza-"),
     ],
@@ -168,6 +176,8 @@ def test_a_mistake_on_the_command_line_is_one_line(
     arguments: list[str], told: str, tmp_path: Path, capsys: Captured
 ) -> None:
     folders = {"out": _program(tmp_path / "out"), "empty": tmp_path / "empty", "bad": tmp_path / "bad"}
+    folders["other"] = _program(tmp_path / "other")
+    edit(folders["other"] / "plan.json", '"source"', '"model_hash": "another", "source"')
     folders["empty"].mkdir()
     folders["bad"].mkdir()
     (folders["bad"] / "train.py").touch()

@@ -9,8 +9,8 @@ import typer
 
 from stanza_compiler.errors import UsageError
 from stanza_compiler.quantities import bandwidth, did_you_mean, latency, one_of, positive_integer
-from stanza_compiler.rehearse.contenders import PEERS
-from stanza_compiler.rehearse.emitted import read_emitted
+from stanza_compiler.rehearse.contenders import PEERS, PROGRAM
+from stanza_compiler.rehearse.emitted import Emitted, read_emitted
 from stanza_compiler.rehearse.options import Options
 
 # The parser's own complaints. Which package defines their class depends on typer's version.
@@ -54,6 +54,9 @@ def stanza_rehearse(
     host_cpus: Annotated[
         str | None, typer.Option(metavar="X", help="processors that a host may use, like 0.4 (all of them)")
     ] = None,
+    beside: Annotated[
+        str | None, typer.Option(metavar="OUT2,...", help="other programs for the same model, to be run as well")
+    ] = None,
     against: Annotated[
         str | None, typer.Option(metavar="PEERS", help=f"comma-separated, of {', '.join(PEERS)}; all for each of them")
     ] = None,
@@ -83,6 +86,7 @@ def stanza_rehearse(
         bit_per_s=bandwidth("--bandwidth", bandwidth_) if bandwidth_ is not None else cluster["bandwidth_bit_per_s"],
         latency_s=latency("--latency", latency_) if latency_ is not None else None,
         host_cpus=_positive("--host-cpus", host_cpus) if host_cpus is not None else None,
+        beside=_programs(beside, emitted) if beside is not None else (),
         against=_peers(against) if against is not None else (),
         rounds=positive_integer("--rounds", rounds),
         steps=positive_integer("--steps", steps),
@@ -93,6 +97,20 @@ def stanza_rehearse(
         timeout_s=_positive("--timeout", timeout),
         as_json=as_json,
     )
+
+
+def _programs(text: str, first: Emitted) -> tuple[Emitted, ...]:
+    """Other programs for the model of the first, each under its folder's name."""
+    found = tuple(read_emitted(Path(name.strip()), place="--beside") for name in text.split(","))
+    taken = {PROGRAM, *PEERS}
+    for each in found:
+        name = each.folder.name
+        if name in taken:
+            raise UsageError("--beside", f"{name} is another contender's name as well", "rename the folder")
+        if each.plan.get("model_hash") != first.plan.get("model_hash"):
+            raise UsageError("--beside", f"{name} trains another model than {first.folder.name}", "compile one model")
+        taken.add(name)
+    return found
 
 
 def _peers(text: str) -> tuple[str, ...]:

@@ -81,4 +81,5 @@ def _run(options: Options) -> None:
 def _entry(options: Options, rehearsed: Rehearsed) -> dict[str, Any]:
     asked = asdict(options)
     asked["emitted"] = options.emitted.name
+    asked["beside"] = [each.folder.name for each in options.beside]
     return {"options": asked, **asdict(rehearsed)}

@@ -30,10 +30,11 @@ class Contender:
 
 
 def contenders(options: Options, global_batch_size: int) -> tuple[Contender, ...]:
-    """The program first, then the peers, all on the same global batch."""
+    """The program first, then others by the names of their folders, then the peers, all on the same global batch."""
     out = options.emitted.folder
     common = ("--global-batch-size", str(global_batch_size), "--timeout", f"{options.timeout_s:g}")
-    found = [Contender(PROGRAM, (str(out / "train.py"), *common))]
+    programs = [(PROGRAM, out), *((each.folder.name, each.folder) for each in options.beside)]
+    found = [Contender(name, (str(folder / "train.py"), *common)) for name, folder in programs]
     for name in options.against:
         script, *flags = PEERS[name]
         found.append(Contender(name, (str(HERE / "peers" / f"{script}.py"), *flags, str(out), *common)))

@@ -25,20 +25,20 @@ class Emitted:
         return str(self.plan["source"])
 
 
-def read_emitted(folder: Path) -> Emitted:
-    """Raises UsageError when `folder` is none of ours."""
+def read_emitted(folder: Path, *, place: str = "OUT") -> Emitted:
+    """Raises UsageError, about `place` of the command line, when `folder` is none of ours."""
     remedy = "pass a folder that stanza-compile wrote"
     for name in ("train.py", "plan.json"):
         if not (folder / name).is_file():
-            raise UsageError("OUT", f"{folder} has no {name}", remedy)
+            raise UsageError(place, f"{folder} has no {name}", remedy)
     try:
         plan = json.loads((folder / "plan.json").read_text(encoding="utf-8"))
         version = plan["schema_version"]
         plan["cluster"]["gpus_per_node"], plan["allocation"]["placement"], plan["verdict"]
     except (ValueError, KeyError, TypeError) as error:
         raise UsageError(
-            "OUT", f"{folder / 'plan.json'} is no plan ({type(error).__name__}: {error})", remedy
+            place, f"{folder / 'plan.json'} is no plan ({type(error).__name__}: {error})", remedy
         ) from error
     if version != SCHEMA_VERSION:
-        raise UsageError("OUT", f"plan schema {version}, this version reads {SCHEMA_VERSION}", "compile it again")
+        raise UsageError(place, f"plan schema {version}, this version reads {SCHEMA_VERSION}", "compile it again")
     return Emitted(folder.resolve(), plan)

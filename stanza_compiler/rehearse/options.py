@@ -7,7 +7,7 @@ from stanza_compiler.rehearse.emitted import Emitted
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """`against` names the peers, `bounds` asks for their steps without limits too.
+    """`beside` are other programs for the same model, `against` peers; `bounds` asks for steps without limits too.
 
     Each contender takes `steps` measured steps in each of `rounds` runs; `patience_s` bounds those of a run,
     `timeout_s` each wait.
@@ -18,6 +18,7 @@ class Options:
     bit_per_s: float
     latency_s: float | None
     host_cpus: float | None
+    beside: tuple[Emitted, ...]
     against: tuple[str, ...]
     rounds: int
     steps: int

@@ -63,14 +63,16 @@ class ConvSide:
         source: Source,
         rank: int,
         device: torch.device,
+        bucket_bytes: int,
         micro_batches: int = 1,
     ) -> None:
+        """Gradients are summed over the CONV ranks in pieces of `bucket_bytes`."""
         self.stage = stage
         self.shared = held(program.shared, "conv", stage)
         self.loss: Loss | None = None
         self._program, self._layout, self._groups, self._kinds = program, layout, groups, kinds
         self._source, self._rank, self._device = source, rank, device
-        self._codecs = codecs
+        self._codecs, self._bucket_bytes = codecs, bucket_bytes
         self._host = layout.host_of(rank)
         self._shared_names = names_within(stage, self.shared)
         self.updater = make_updater(program.hooks, stage, self._shared_names)
@@ -223,11 +225,19 @@ class ConvSide:
         self._trained = {name: sparse for name, sparse in trained.items() if name not in self._shared_names}
         self._finish_transfers()
         if len(self._parts) == 1:
-            self._replica = replicate(self.stage, self._trained, self._groups.conv, self._codecs, sums=self._sums)
+            self._replica = replicate(
+                self.stage,
+                self._trained,
+                self._groups.conv,
+                self._codecs,
+                bucket_bytes=self._bucket_bytes,
+                sums=self._sums,
+            )
         elif self._groups.conv is not None:
             parameters = dict(self.stage.named_parameters())
             summed = [(parameters[name], sparse) for name, sparse in self._trained.items()]
-            self._sum = GradientSum(summed, self._groups.conv, codecs=self._codecs)
+            group, size = self._groups.conv, self._bucket_bytes
+            self._sum = GradientSum(summed, group, bucket_bytes=size, codecs=self._codecs)
         for receiver in self.receivers.values():
             receiver.scale = self._scale
 

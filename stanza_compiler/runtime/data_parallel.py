@@ -58,7 +58,9 @@ class DataParallelTrainer:
             self._trained = tuple(find_trained(self._stage, [loss.total]))
         self._counted = loss.counted
         agree({**self._facts, "(sum, count) loss": loss.counted}, Message((), None, 0), self._groups.meta)
-        self._replica = replicate(self._stage, self._trained, self._groups.conv, self._codecs)
+        self._replica = replicate(
+            self._stage, self._trained, self._groups.conv, self._codecs, bucket_bytes=self._plan.bucket_bytes
+        )
 
     def step(self, number: int, items: Sequence[int]) -> Record:
         """Train on one global batch; a rank without items runs on a stand-in that weighs nothing."""

@@ -8,6 +8,9 @@ from pathlib import Path
 from .codecs import PLAIN, Codecs
 from .layout import Layout
 
+# DistributedDataParallel's own size of a bucket.
+MOST_BUCKET = 25 << 20
+
 
 @dataclass(frozen=True, slots=True)
 class Crossing:
@@ -32,8 +35,8 @@ class Sharding:
 class PlanFile:
     """The plan's decisions that a run follows.
 
-    `batch_size` is per CONV rank, a part that a step cuts into `micro_batches`; `single_host` says why one FC host must
-    see the whole batch, if it must.
+    `batch_size` is per CONV rank, a part that a step cuts into `micro_batches`; CONV's gradients are summed
+    `bucket_bytes` at once; `single_host` says why one FC host must see the whole batch, if it must.
     """
 
     separate: bool
@@ -45,6 +48,7 @@ class PlanFile:
     sharding: Sharding
     codecs: Codecs = PLAIN
     micro_batches: int = 1
+    bucket_bytes: int = MOST_BUCKET
 
 
 def read_plan(path: Path) -> PlanFile:
@@ -65,4 +69,5 @@ def read_plan(path: Path) -> PlanFile:
         sharding=Sharding(sharding["columns"], sharding["why_not"]),
         codecs=Codecs(entry.get("boundary_dtype", "fp32"), entry.get("gradient_codec", "none")),
         micro_batches=entry.get("micro_batches", 1),
+        bucket_bytes=entry.get("bucket_bytes", MOST_BUCKET),
     )

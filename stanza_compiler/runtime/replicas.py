@@ -11,6 +11,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from .codecs import PLAIN, Codecs
 from .late_sums import LateSums
+from .plan_file import MOST_BUCKET
 
 _HOOKS = {"bf16": default_hooks.bf16_compress_hook, "fp16": default_hooks.fp16_compress_hook}
 
@@ -21,9 +22,10 @@ def replicate(
     group: dist.ProcessGroup | None,
     codecs: Codecs = PLAIN,
     *,
+    bucket_bytes: int = MOST_BUCKET,
     sums: LateSums | None = None,
 ) -> nn.Module:
-    """`stage` with its gradients averaged over `group` in buckets during backward, in the dtype that `codecs` say.
+    """`stage` with its gradients averaged over `group` during backward, `bucket_bytes` at once, as `codecs` say.
 
     With `sums` backward does not wait for them. The stage itself when it is alone or has nothing to train.
     Parameters that no backward reaches are left out: their gradients stay None, as in one process.
@@ -39,6 +41,8 @@ def replicate(
     flags = inspect.signature(DistributedDataParallel).parameters
     buffers = "forward_sync_buffers" if "forward_sync_buffers" in flags else "broadcast_buffers"
     options: dict[str, Any] = {"process_group": group, "gradient_as_bucket_view": True, buffers: False}
+    if bucket_bytes < MOST_BUCKET:  # its own default has a smaller first bucket, which no number brings back
+        options["bucket_cap_mb"] = bucket_bytes / (1 << 20)
     replica = DistributedDataParallel(stage, **options)
     if sums is not None:
         sums.attach(replica, group, codecs)

@@ -76,6 +76,7 @@ class SeparatedTrainer:
                 rank=rank,
                 device=device,
                 micro_batches=plan.micro_batches,
+                bucket_bytes=plan.bucket_bytes,
             )
         if rank in layout.hosts:
             self._fc = FcSide(

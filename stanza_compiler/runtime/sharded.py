@@ -69,6 +69,7 @@ class ShardedTrainer:
             source=source,
             rank=rank,
             device=device,
+            bucket_bytes=plan.bucket_bytes,
         )
         self._fc: ShardedFcSide | None = None
         if rank in layout.hosts:
