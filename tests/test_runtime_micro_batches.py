@@ -7,6 +7,17 @@ import pytest
 
 from tests.launch import edit, launch, run
 from tests.test_runtime_exactness import assert_equal, awkward_loop, awkward_program, small_loop, small_program
+from tests.test_shared_training import (
+    MODEL,
+    PLANS,
+    adamw,
+    assert_close,
+    compiled,
+    initial_weights,
+    loss_of,
+    one_process,
+    trained,
+)
 
 
 def cut(folder: Path, micro_batches: int) -> Path:
@@ -71,3 +82,18 @@ def test_a_rank_that_raises_ends_the_job_at_once_though_its_host_is_receiving(tm
     assert [result.status for result in results] == [1, 1, 1]
     error = "error: rank 0 (conv 0 and fc host 0), step 2: OSError: item 33 can't be read"
     assert results[0].err.strip().splitlines()[-1] == error
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("world_size", "flags"),
+    [(3, ("--conv-workers", 2)), (3, ("--placement", "colocated", "--fc-workers", 2))],
+    ids=["2+1", "3 colocated, 2 hosts"],
+)
+def test_parameters_of_both_roles_get_the_gradients_of_all_micro_batches(
+    tmp_path: Path, world_size: int, flags: tuple[object, ...]
+) -> None:
+    folder = compiled(tmp_path, MODEL.replace("return Net()", "return Net().double()"), PLANS["conv-fc"][0])
+    edit(folder / "plan.json", '"micro_batches": 1', '"micro_batches": 3')
+    expected = one_process(initial_weights(folder), loss_of, adamw)
+    assert_close(trained(folder, tmp_path, world_size, *flags), expected, 1e-9, 0.0)
