@@ -14,9 +14,11 @@ from pathlib import Path
 
 import pytest
 
-from stanza_compiler.plan import SCHEMA_VERSION
+from stanza_compiler.plan import SCHEMA_VERSION, Allocation
+from stanza_compiler.rehearse.arguments import parse
 from stanza_compiler.rehearse.cli import main
 from stanza_compiler.rehearse.errors import SandboxError
+from stanza_compiler.rehearse.rehearsal import choose_allocation
 from stanza_compiler.rehearse.sandbox import sandbox
 from tests.launch import edit
 from tests.leftovers import leftovers
@@ -200,3 +202,16 @@ def _has_quotas() -> bool:
             return True
     except SandboxError:
         return False
+
+
+def test_hosts_that_share_columns_are_rehearsed_as_the_plan_says(tmp_path: Path) -> None:
+    out = _program(tmp_path / "out")
+    plan = json.loads((out / "plan.json").read_text())
+    plan["allocation"] |= {"conv_workers": 3, "fc_workers": 3, "placement": "sharded"}
+    plan["sharding"] = {"columns": {"fc1": 32, "fc2": 10}, "why_not": ""}
+    (out / "plan.json").write_text(json.dumps(plan))
+    # all of three; twelve, but the second layer has ten columns
+    for ranks, sharing in ((3, 3), (12, 10)):
+        options = parse([str(out), "--hosts", str(ranks)])
+        assert options is not None
+        assert choose_allocation(options) == Allocation(ranks, sharing, "sharded")

@@ -78,7 +78,9 @@ def choose_allocation(options: Options) -> Allocation:
 
     plan = read_plan(options.emitted.folder / "plan.json")
     try:
-        layout = choose_layout(Arguments(), plan.layout, options.ranks, single_host=plan.single_host)
+        layout = choose_layout(
+            Arguments(), plan.layout, options.ranks, single_host=plan.single_host, sharding=plan.sharding
+        )
     except RuntimeUsageError as error:
         raise UsageError("--hosts", str(error), "pass another number of hosts") from error
     return Allocation(layout.conv_workers, layout.fc_workers, layout.placement)
