@@ -14,14 +14,13 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from benchmarks.programs import MODELS, WAYS, Model, compiled
+from benchmarks.programs import MODELS, WAYS, Model, compiled, plan_of
 from stanza_compiler.document import Document, Section, Table
 from stanza_compiler.document_markdown import render_markdown
 from stanza_compiler.errors import StanzaError
 from stanza_compiler.progress import progress
 from stanza_compiler.quantities import bandwidth
 from stanza_compiler.rehearse.contenders import PEERS, PROGRAM
-from stanza_compiler.rehearse.emitted import Emitted
 from stanza_compiler.rehearse.options import Options
 from stanza_compiler.rehearse.rehearsal import Rehearsed, rehearse
 from stanza_compiler.rehearse.summary import Summary
@@ -86,7 +85,7 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
 
 def _write(asked: argparse.Namespace, options: Options, rehearsed: Rehearsed, refused: list[str]) -> None:
     asked.out.mkdir(parents=True, exist_ok=True)
-    plans = {each.folder.name: _plan(each) for each in (options.emitted, *options.beside)}
+    plans = {each.folder.name: plan_of(each) for each in (options.emitted, *options.beside)}
     figures = {
         "asked": {name: str(value) for name, value in vars(asked).items()},
         "plans": plans,
@@ -99,15 +98,6 @@ def _write(asked: argparse.Namespace, options: Options, rehearsed: Rehearsed, re
     whole = Document(document.title, (document.sections[0], table, *document.sections[1:]))
     (asked.out / "peers.md").write_text(render_markdown(whole), encoding="utf-8")
     print(render_markdown(whole))
-
-
-def _plan(emitted: Emitted) -> str:
-    plan = emitted.plan
-    allocation = plan["allocation"]
-    if plan["verdict"] == "data-parallel":
-        return "data-parallel"
-    hosts = f"{allocation['conv_workers']} conv, {allocation['fc_workers']} fc, {allocation['placement']}"
-    return f"{hosts}, {plan['boundary_dtype']}/{plan['gradient_codec']}"
 
 
 def _ratios(options: Options, rehearsed: Rehearsed, plans: dict[str, str]) -> Table:

@@ -114,3 +114,13 @@ def compiled(model: Model, way: Way, hosts: int, bit_per_s: float, out: Path) ->
     )
     compile_source(Options(str(source), out=out, cluster=cluster, request=request, verify=False))
     return read_emitted(out)
+
+
+def plan_of(emitted: Emitted) -> str:
+    """Who trains what in it, and what travels as what."""
+    plan = emitted.plan
+    allocation = plan["allocation"]
+    if plan["verdict"] == "data-parallel":
+        return "data-parallel"
+    hosts = f"{allocation['conv_workers']} conv, {allocation['fc_workers']} fc, {allocation['placement']}"
+    return f"{hosts}, {plan['boundary_dtype']}/{plan['gradient_codec']}"

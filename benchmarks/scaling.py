@@ -14,7 +14,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from benchmarks.programs import MODELS, WAYS, Model, compiled
+from benchmarks.programs import MODELS, WAYS, Model, compiled, plan_of
 from stanza_compiler.document import Document, Section, Table
 from stanza_compiler.document_markdown import render_markdown
 from stanza_compiler.progress import progress
@@ -36,7 +36,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         for hosts in (*asked.hosts, *asked.beyond):
             show(f"compiling for {hosts} hosts")
             emitted = compiled(model, WAYS[asked.way], hosts, bit_per_s, Path(scratch, f"hosts{hosts}"))
-            line: dict[str, Any] = {"hosts": hosts, "plan": _allocation(emitted), **_predicted(emitted)}
+            line: dict[str, Any] = {"hosts": hosts, "plan": plan_of(emitted), **_predicted(emitted)}
             if hosts in asked.hosts:
                 line |= {"rehearsed": asdict(rehearse(_options(asked, emitted, hosts, bit_per_s), show=show))}
             lines.append(line)
@@ -89,12 +89,6 @@ def _options(asked: argparse.Namespace, emitted: Emitted, hosts: int, bit_per_s:
         timeout_s=600.0,
         as_json=False,
     )
-
-
-def _allocation(emitted: Emitted) -> str:
-    allocation = emitted.plan["allocation"]
-    hosts = f"{allocation['conv_workers']} conv, {allocation['fc_workers']} fc, {allocation['placement']}"
-    return hosts if emitted.plan["verdict"] == "separate" else "data-parallel"
 
 
 def _predicted(emitted: Emitted) -> dict[str, float]:

@@ -21,7 +21,7 @@ from stanza_compiler.dataflow import size_segments, tensors
 from stanza_compiler.errors import PlanError
 from stanza_compiler.front import ORDERS, FrontSpace, front_of, front_space
 from stanza_compiler.heavy import heavy_parameters
-from stanza_compiler.micro_batches import Pieces
+from stanza_compiler.micro_batches import cut_step
 from stanza_compiler.network import bucket_bytes, ring
 from stanza_compiler.opgraph import OpGraph, Rules
 from stanza_compiler.order_prices import order_prices
@@ -104,7 +104,7 @@ def partition(graph: OpGraph, rules: Rules, cluster: Cluster, request: Request) 
         placement = winner.prediction.allocation.placement
         found[placement] = (winner, *(each for each in found[placement] if each.plan != winner.plan))
     chosen = winner if separates else None
-    micro_batches, cut_notes = _micro_batches(graph, rules, cluster, request, chosen)
+    micro_batches, cut_notes = cut_step(graph, rules, cluster, request, chosen)
     allocation = chosen.prediction.allocation if chosen else whole.allocation
     boundary = _boundary(graph, chosen.fc_ops, chosen.front) if chosen else ()
     stages = _stages(graph, chosen.fc_ops, chosen.front) if chosen else (_stage(graph, "model", [graph.op.keys()]),)
@@ -196,38 +196,6 @@ def _sharding(graph: OpGraph, rules: Rules, chosen: Candidate | None) -> Shardin
     if chosen.front:
         return Sharding({}, "a part of FC stands before CONV")
     return sharding_of(graph, rules.shardable, chosen.fc_ops)
-
-
-def _micro_batches(
-    graph: OpGraph, rules: Rules, cluster: Cluster, request: Request, chosen: Candidate | None
-) -> tuple[int, tuple[str, ...]]:
-    """Into how many pieces a step is cut, and what that is predicted to bring, in a note.
-
-    Raises PlanError when it can't be cut into as many as asked for.
-    """
-    if request.micro_batches == 1:
-        return 1, ()
-    why_not = rules.uncut
-    if chosen is None:
-        why_not = "the whole model is trained data-parallel"
-    elif chosen.front:
-        why_not = "a part of FC stands before CONV"
-    elif chosen.prediction.allocation.placement not in PLACEMENTS:
-        why_not = f"the hosts are {chosen.prediction.allocation.placement}"
-    if why_not and request.micro_batches is not None:
-        what = f"a step can't be cut into {request.micro_batches} micro-batches: {why_not}"
-        raise PlanError(graph.name, what, "pass --micro-batches 1, or auto")
-    if why_not or chosen is None:
-        return 1, ()
-    pieces = Pieces(graph, cluster, request.codecs, chosen)
-    number = request.micro_batches or pieces.best()
-    if number == 1:
-        return 1, ()
-    whole_s, cut_s = pieces.step_s(1), pieces.step_s(number)
-    return number, (
-        f"a step is cut into {number} micro-batches and takes {cut_s * 1e3:.1f} ms, in one piece "
-        f"{whole_s * 1e3:.1f} ms; predictions are of steps in one piece",
-    )
 
 
 def _sharding_notes(rules: Rules, chosen: Candidate | None) -> tuple[str, ...]:

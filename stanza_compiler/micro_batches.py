@@ -2,11 +2,14 @@
 
 from dataclasses import dataclass
 
+from stanza_compiler.allocations import PLACEMENTS
 from stanza_compiler.cluster import Cluster
 from stanza_compiler.codecs import Codecs
 from stanza_compiler.cost_model import Batch, Costs, costs_on, exposed_s, price_cut
-from stanza_compiler.opgraph import OpGraph
+from stanza_compiler.errors import PlanError
+from stanza_compiler.opgraph import OpGraph, Rules
 from stanza_compiler.pipeline import Seconds, schedules, simulate
+from stanza_compiler.plan import Request
 from stanza_compiler.runtime.layout import Layout
 from stanza_compiler.runtime.schedule import Kind
 from stanza_compiler.search import Candidate
@@ -15,6 +18,38 @@ MOST = 4
 
 # Micro-batches must save this share of the step.
 LEAST_GAIN = 0.03
+
+
+def cut_step(
+    graph: OpGraph, rules: Rules, cluster: Cluster, request: Request, chosen: Candidate | None
+) -> tuple[int, tuple[str, ...]]:
+    """Into how many pieces a step is cut, and what that is predicted to bring, in a note.
+
+    Raises PlanError when it can't be cut into as many as asked for.
+    """
+    if request.micro_batches == 1:
+        return 1, ()
+    why_not = rules.uncut
+    if chosen is None:
+        why_not = "the whole model is trained data-parallel"
+    elif chosen.front:
+        why_not = "a part of FC stands before CONV"
+    elif chosen.prediction.allocation.placement not in PLACEMENTS:
+        why_not = f"the hosts are {chosen.prediction.allocation.placement}"
+    if why_not and request.micro_batches is not None:
+        what = f"a step can't be cut into {request.micro_batches} micro-batches: {why_not}"
+        raise PlanError(graph.name, what, "pass --micro-batches 1, or auto")
+    if why_not or chosen is None:
+        return 1, ()
+    pieces = Pieces(graph, cluster, request.codecs, chosen)
+    number = request.micro_batches or pieces.best()
+    if number == 1:
+        return 1, ()
+    whole_s, cut_s = pieces.step_s(1), pieces.step_s(number)
+    return number, (
+        f"a step is cut into {number} micro-batches and takes {cut_s * 1e3:.1f} ms, in one piece "
+        f"{whole_s * 1e3:.1f} ms; predictions are of steps in one piece",
+    )
 
 
 @dataclass(frozen=True, slots=True)

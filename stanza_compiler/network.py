@@ -9,6 +9,12 @@ from stanza_compiler.cluster import Cluster
 from stanza_compiler.opgraph import Value
 from stanza_compiler.plan import MOST_BUCKET, Allocation
 
+# Gradients are sent in buckets of at least so many bytes.
+LEAST_BUCKET = 1 << 20
+
+# How many times as long as its ring's latency a bucket's bytes take at least.
+BUCKET_LATENCIES = 4
+
 
 @dataclass(frozen=True, slots=True)
 class Channel:
@@ -46,23 +52,6 @@ class Link:
         )
 
 
-# Gradients are sent in buckets of at least so many bytes.
-LEAST_BUCKET = 1 << 20
-
-# How many times as long as its ring's latency a bucket's bytes take at least.
-BUCKET_LATENCIES = 4
-
-
-def bucket_bytes(channel: "Channel") -> int:
-    """The bucket in which gradients travel over a ring: as small as its latency allows, because it waits to be full.
-
-    >>> bucket_bytes(Channel(s_per_byte=1e-9, latency_s=1e-3)) / 1e6
-    4.0
-    """
-    latency_bytes = channel.latency_s / channel.s_per_byte if channel.s_per_byte else 0.0
-    return round(min(max(LEAST_BUCKET, BUCKET_LATENCIES * latency_bytes), MOST_BUCKET))
-
-
 def ring(ranks: Iterable[int], cluster: Cluster) -> Channel:
     """Ring allreduce over `ranks`: 2(n-1)/n P/B + 2(n-1) latency (Patarasuk & Yuan, JPDC 69(2), 2009).
 
@@ -74,6 +63,16 @@ def ring(ranks: Iterable[int], cluster: Cluster) -> Channel:
     between, within = 2 * (n_nodes - 1), 2 * (n_local - 1)
     s_per_byte = between / n_nodes * _node_s_per_byte(cluster) + within / n_local * _local_s_per_byte(cluster)
     return Channel(s_per_byte, (between + within) * cluster.latency_s)
+
+
+def bucket_bytes(channel: Channel) -> int:
+    """The bucket in which gradients travel over a ring: as small as its latency allows, because it waits to be full.
+
+    >>> bucket_bytes(Channel(s_per_byte=1e-9, latency_s=1e-3)) / 1e6
+    4.0
+    """
+    latency_bytes = channel.latency_s / channel.s_per_byte if channel.s_per_byte else 0.0
+    return round(min(max(LEAST_BUCKET, BUCKET_LATENCIES * latency_bytes), MOST_BUCKET))
 
 
 def one_server(world_size: int, cluster: Cluster) -> Channel:
