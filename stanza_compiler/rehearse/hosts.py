@@ -12,12 +12,15 @@ from pathlib import Path
 
 BRIDGE = "switch"
 # A burst leaves at once however slow the link: one that is large flatters small messages. One that is smaller than
-# the packets which TCP hands over makes the kernel cut each into frames: seven times the work for the same rate.
-BURST_S = 250e-6
+# the packets which TCP hands over makes the kernel cut each into frames, and small packets cost the processor that
+# the program needs. Linux sizes packets so that one is about a millisecond of the link (TSO autosizing): so do we.
+BURST_S = 1.25e-3
 SMALLEST_BURST_BYTES = 16_000
 # Of a burst, what may be one packet: its frames' headers count against the rate as well.
 PACKET_SHARE = 0.8
 LARGEST_PACKET_BYTES = 65_000
+# However large its packets: the kernel refills a bucket only so often.
+REFILL_S = 250e-6
 # What a switch's port holds before it drops.
 QUEUE_S = 50e-3
 SMALLEST_QUEUE_BYTES = 200_000
@@ -87,7 +90,9 @@ def _bucket(bit_per_s: float) -> list[str]:
 
 
 def _burst_bytes(bit_per_s: float) -> int:
-    return max(SMALLEST_BURST_BYTES, round(bit_per_s / 8 * BURST_S))
+    byte_per_s = bit_per_s / 8
+    enough = min(byte_per_s * BURST_S, LARGEST_PACKET_BYTES / PACKET_SHARE)
+    return round(max(SMALLEST_BURST_BYTES, enough, byte_per_s * REFILL_S))
 
 
 def _largest_packet_bytes(bit_per_s: float | None) -> int:
