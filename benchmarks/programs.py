@@ -24,7 +24,7 @@ def loss_fn(outputs, targets):
 
 
 def make_optimizer(params):
-    return torch.optim.SGD(params, lr=0.01, momentum=0.9)
+    return torch.optim.SGD(params, lr=0.01)
 """
 
 IMAGES = """

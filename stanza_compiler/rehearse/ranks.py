@@ -32,13 +32,14 @@ def started(run: Run, network: Network, hosts: Hosts, number: int) -> Iterator[l
                         stdin=subprocess.DEVNULL,
                         stdout=out,
                         stderr=err,
-                        start_new_session=True,
+                        # Not a session: the kernel would share its cores among sessions, whatever waits in them.
+                        process_group=0,
                     )
                 )
         yield processes
     finally:
         for process in processes:
-            # Its own session: data loaders that it started end with it.
+            # Its own group: data loaders that it started end with it.
             os.killpg(process.pid, signal.SIGKILL) if process.poll() is None else None
         for process in processes:
             process.wait()

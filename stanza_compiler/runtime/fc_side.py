@@ -67,13 +67,16 @@ class FcSide:
         cores: int,
         micro_batches: int = 1,
     ) -> None:
-        """`cores` are the threads to compute with: the CONV ranks wait meanwhile."""
+        """`cores` are the threads to compute with: the CONV ranks wait meanwhile.
+
+        What runs beside the sums of gradients leaves one to them: its threads would wait for each other.
+        """
         self.stage = stage
         self.shared = held(program.shared, "fc", stage)
         self.loss: Loss | None = None
         self.senders: dict[int, Sender] = {}
         self._hooks, self._groups, self._kinds, self._device = program.hooks, groups, kinds, device
-        self._codecs, self._cores = codecs, cores
+        self._codecs, self._cores, self._cores_beside = codecs, cores, max(1, cores - 1)
         self._rank = rank
         # nccl wants all calls in the same order on every rank.
         self._listener = ThreadPoolExecutor(1) if micro_batches > 1 and device.type == "cpu" else None
@@ -222,7 +225,7 @@ class FcSide:
 
     def compute_late(self, watch: Stopwatch) -> None:
         """Compute the weight gradients that backward has left."""
-        with watch("fc_late_s"), threads(self._cores):
+        with watch("fc_late_s"), threads(self._cores_beside):
             self._late.compute(self._sum.arrived if self._sum is not None else lambda parameter: None)
 
     def finish(self, watch: Stopwatch) -> int:
@@ -239,7 +242,7 @@ class FcSide:
     def update(self, watch: Stopwatch) -> None:
         """Update the parameters from their gradients, which are complete."""
         if self.updater is not None:
-            with watch("fc_late_s"), threads(self._cores):
+            with watch("fc_late_s"), threads(self._cores_beside):
                 self.updater.step()
 
     def finish_rehearsal(self) -> None:
