@@ -10,7 +10,7 @@ from stanza_compiler.network import host_ranks, ring
 from stanza_compiler.plan import Allocation
 from stanza_compiler.rehearse.summary import Summary
 from stanza_compiler.rehearse.timeline import Event, waits
-from stanza_compiler.rehearse.traffic import Edge, crossing_bytes, messages, ring_edges
+from stanza_compiler.rehearse.traffic import Edge, crossing_bytes, exchange, messages, ring_edges
 
 # A full frame on the wire is 1,514 bytes long and carries 1,448 of TCP's payload.
 FRAME_PAYLOAD = 0.957
@@ -46,20 +46,25 @@ def predict(
     conv_ranks = tuple(range(allocation.conv_workers))
     rings = _rings(events)
     ring_bytes = sum(2 * (len(ranks) - 1) * size for ranks, size in rings.items())
-    boundary = messages(plan, allocation, parts, 0.0)
-    boundary_bytes = sum(edge.size for message in boundary for edge in message.edges)
-    target_bytes = 0.0
-    if boundary:
-        # The plan doesn't say how large a target is; the program counts what it sends.
+    travelling = messages(plan, allocation, parts, 0.0)
+    if travelling:
+        # The plan doesn't say how large a target is, nor what sharded hosts exchange; the program counts what it sends.
+        boundary_bytes = sum(edge.size for message in travelling for edge in message.edges)
+        further_bytes = max(0.0, alone.payload_bytes - ring_bytes - boundary_bytes)
         hosts = host_ranks(allocation)
-        remote = sum(samples for rank, samples in enumerate(parts) if rank not in hosts)
-        target_bytes = max(0.0, alone.payload_bytes - ring_bytes - boundary_bytes) / max(remote, 1)
-    travelling = messages(plan, allocation, parts, target_bytes)
+        if allocation.placement == "sharded" and len(hosts) > 1:
+            travelling += exchange(allocation, further_bytes)
+        else:
+            remote = sum(samples for rank, samples in enumerate(parts) if rank not in hosts)
+            travelling = messages(plan, allocation, parts, further_bytes / max(remote, 1))
     terms = dict(alone.terms)
     for way in ("up", "down"):
         seconds = [_message_s(message.edges, network) for message in travelling if message.way == way]
         if seconds:
             terms[f"{way}_s"] = sum(seconds)
+    for message in travelling:
+        if message.way not in ("up", "down"):
+            terms[f"{message.way}_s"] = terms.get(f"{message.way}_s", 0.0) + _message_s(message.edges, network)
     waited = _waited(events, network)
     conv_s = max((each.get(conv_ranks, 0.0) for each in waited), default=0.0)
     others_s = max(sum(s for ranks, s in each.items() if ranks != conv_ranks) for each in waited)

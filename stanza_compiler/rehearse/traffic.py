@@ -1,7 +1,7 @@
 """Which rank sends what to which other one in a step, and how long the busiest link takes for it."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 from math import prod
@@ -28,7 +28,7 @@ class Edge:
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """What travels between CONV ranks and hosts at one time, `way` "up" or "down"."""
+    """What travels at one time: between CONV ranks and hosts `way` is "up" or "down", else the term it belongs to."""
 
     way: str
     edges: tuple[Edge, ...]
@@ -82,12 +82,27 @@ def _roles(plan: Mapping[str, Any]) -> list[str]:
     return [role for turn in turns for role in turn if role is not None]
 
 
+def exchange(allocation: Allocation, size: float) -> tuple[Message, Message]:
+    """What sharded hosts tell each other between layers, `size` bytes together: as much forward as backward."""
+    hosts = host_ranks(allocation)
+    pairs = [(host, other) for host in hosts for other in hosts if other != host]
+    edges = tuple(Edge(host, other, size / 2 / len(pairs)) for host, other in pairs)
+    return Message("fc_forward", edges), Message("fc_backward", edges)
+
+
+def _served(allocation: Allocation) -> Iterator[tuple[range, int]]:
+    """The CONV ranks that each host hears: its block, of sharded hosts all."""
+    everyone = range(allocation.conv_workers)
+    for block, host in zip(blocks(allocation), host_ranks(allocation), strict=True):
+        yield (everyone if allocation.placement == "sharded" else block), host
+
+
 def _edges(tensor: Mapping[str, Any], way: str, allocation: Allocation, parts: Sequence[int]) -> list[Edge]:
     if tensor["kind"] == "batched":
         return _batched(tensor["bytes_per_sample"], way, allocation, parts)
     size = prod(tensor["shape"]) * DTYPE_BYTES[tensor["dtype"]]
     edges = []
-    for block, host in zip(blocks(allocation), host_ranks(allocation), strict=True):
+    for block, host in _served(allocation):
         # Of what is equal on all ranks a host gets one copy, and gives each its own.
         ranks = block[:1] if tensor["kind"] == "replicated" and way == "up" else block
         edges += [_edge(rank, host, way, size) for rank in ranks if rank != host]
@@ -97,7 +112,7 @@ def _edges(tensor: Mapping[str, Any], way: str, allocation: Allocation, parts: S
 def _batched(bytes_per_sample: float, way: str, allocation: Allocation, parts: Sequence[int]) -> list[Edge]:
     return [
         _edge(rank, host, way, parts[rank] * bytes_per_sample)
-        for block, host in zip(blocks(allocation), host_ranks(allocation), strict=True)
+        for block, host in _served(allocation)
         for rank in block
         if rank != host
     ]
