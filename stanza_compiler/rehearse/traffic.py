@@ -76,18 +76,18 @@ def ring_edges(ranks: Sequence[int], size: float) -> list[Edge]:
     return [Edge(rank, following, each) for rank, following in zip(ranks, [*ranks[1:], ranks[0]], strict=True)]
 
 
-def _roles(plan: Mapping[str, Any]) -> list[str]:
-    """The role of every segment: the stages take turns."""
-    turns = zip_longest(*([stage["role"]] * len(stage["segments"]) for stage in plan["stages"]))
-    return [role for turn in turns for role in turn if role is not None]
-
-
 def exchange(allocation: Allocation, size: float) -> tuple[Message, Message]:
     """What sharded hosts tell each other between layers, `size` bytes together: as much forward as backward."""
     hosts = host_ranks(allocation)
     pairs = [(host, other) for host in hosts for other in hosts if other != host]
     edges = tuple(Edge(host, other, size / 2 / len(pairs)) for host, other in pairs)
     return Message("fc_forward", edges), Message("fc_backward", edges)
+
+
+def _roles(plan: Mapping[str, Any]) -> list[str]:
+    """The role of every segment: the stages take turns."""
+    turns = zip_longest(*([stage["role"]] * len(stage["segments"]) for stage in plan["stages"]))
+    return [role for turn in turns for role in turn if role is not None]
 
 
 def _served(allocation: Allocation) -> Iterator[tuple[range, int]]:
