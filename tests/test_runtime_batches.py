@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from stanza_compiler.runtime.batches import make_source
+from stanza_compiler.runtime.batches import Batches, make_source
 from stanza_compiler.runtime.program import Example, Hooks, Program
 from stanza_compiler.runtime.sampler import Order, split_items
 
@@ -85,3 +85,42 @@ def test_items_that_make_no_batch_as_they_are_need_a_collate_fn() -> None:
     for items in ([(torch.ones(2), 0), (torch.ones(3), 0)], [(torch.ones(2), object())] * 2):
         with pytest.raises(ValueError, match=r"^2 items of the dataset don't .* \(.*\); define collate_fn\(items\)$"):
             make_source(_program(), items, 0, CPU).load([0, 1])
+
+
+class _Noisy:
+    """Items whose values are drawn when they are asked for; item 9 is broken."""
+
+    def __len__(self) -> int:
+        return 10
+
+    def __getitem__(self, item: int) -> tuple[Tensor, int]:
+        if item == 9:
+            raise OSError("item 9 is broken")
+        return torch.rand(3), item
+
+
+def _noisy(rank: int = 0) -> Batches:
+    return Batches(make_source(_program(), _Noisy(), 0, CPU), seed=0, rank=rank)
+
+
+def test_a_batch_loaded_ahead_is_the_one_that_would_have_been_loaded_then() -> None:
+    torch.manual_seed(5)
+    expected = torch.rand(2)
+    torch.manual_seed(5)
+    ahead, behind = _noisy(), _noisy()
+    ahead.load_ahead(2, [3, 4])
+    first = ahead.load(1, [1, 2]).inputs["image"]
+    second = ahead.load(2, [3, 4]).inputs["image"]
+    assert torch.equal(torch.rand(2), expected)
+    assert torch.equal(behind.load(1, [1, 2]).inputs["image"], first)
+    assert torch.equal(behind.load(2, [3, 4]).inputs["image"], second)
+    assert not torch.equal(behind.load(3, [3, 4]).inputs["image"], second)
+    assert not torch.equal(_noisy(rank=1).load(2, [3, 4]).inputs["image"], second)
+
+
+def test_what_loading_ahead_raises_belongs_to_the_step_that_needs_it() -> None:
+    batches = _noisy()
+    batches.load_ahead(2, [8, 9])
+    assert batches.load(1, [1, 2]).samples == 2
+    with pytest.raises(OSError, match="item 9 is broken"):
+        batches.load(2, [8, 9])

@@ -31,6 +31,37 @@ class Source(Protocol):
     def load(self, items: Sequence[int]) -> Batch: ...
 
 
+class Batches:
+    """The batches of one rank's steps, each loaded when it is asked for or ahead of that.
+
+    Either way the items of a step draw the same from torch's generator, which is not moved by it.
+    """
+
+    def __init__(self, source: Source, *, seed: int, rank: int) -> None:
+        self._source, self._seed, self._rank = source, seed, rank
+        self._ahead: dict[tuple[int, tuple[int, ...]], Batch | Exception] = {}
+
+    def load(self, step: int, items: Sequence[int]) -> Batch:
+        """The batch of these items, not none; what loading it ahead raised is raised here."""
+        ready = self._ahead.pop((step, tuple(items)), None) or self._drawn(step, items)
+        if isinstance(ready, Exception):
+            raise ready
+        return ready
+
+    def load_ahead(self, step: int, items: Sequence[int]) -> None:
+        """Load what a later `load` will ask for."""
+        try:
+            ready: Batch | Exception = self._drawn(step, items)
+        except Exception as error:  # belongs to that step
+            ready = error
+        self._ahead[step, tuple(items)] = ready
+
+    def _drawn(self, step: int, items: Sequence[int]) -> Batch:
+        with torch.random.fork_rng(devices=()):
+            torch.default_generator.manual_seed(seed_from(self._seed, self._rank, step, items[0]))
+            return self._source.load(items)
+
+
 def make_source(program: Program, dataset: Any, seed: int, device: torch.device) -> Source:
     """Batches of `dataset`, or of synthetic items when it is None."""
     return SyntheticItems(program, seed, device) if dataset is None else DatasetItems(program, dataset, device)

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from .allreduce import GradientSum
 from .assembly import Assembly
-from .batches import Batch, Source
+from .batches import Batch, Batches
 from .codecs import Codecs
 from .counting import GlobalCount
 from .groups import Groups
@@ -60,7 +60,7 @@ class ConvSide:
         codecs: Codecs,
         *,
         stage: nn.Module,
-        source: Source,
+        batches: Batches,
         rank: int,
         device: torch.device,
         bucket_bytes: int,
@@ -71,7 +71,7 @@ class ConvSide:
         self.shared = held(program.shared, "conv", stage)
         self.loss: Loss | None = None
         self._program, self._layout, self._groups, self._kinds = program, layout, groups, kinds
-        self._source, self._rank, self._device = source, rank, device
+        self._batches, self._rank, self._device = batches, rank, device
         self._codecs, self._bucket_bytes = codecs, bucket_bytes
         self._host = layout.host_of(rank)
         self._shared_names = names_within(stage, self.shared)
@@ -108,11 +108,16 @@ class ConvSide:
         taken = {name: self._part.values[name] for name in route.crossing}
         return Message(describe_wires(taken, tensors, self._kinds), template, len(tensors))
 
-    def load(self, items: Sequence[int]) -> None:
+    def load(self, step: int, items: Sequence[int]) -> None:
         """Begin a micro-batch with this rank's items."""
         self.loss = None
-        self._part.batch = self._source.load(items) if items else None
+        self._part.batch = self._batches.load(step, items) if items else None
         self._part.values = dict(self._part.batch.inputs) if self._part.batch is not None else {}
+
+    def load_ahead(self, step: int, items: Sequence[int]) -> None:
+        """Make a later micro-batch ready, while this step's gradients travel."""
+        if items:
+            self._batches.load_ahead(step, items)
 
     def receive(self, route: Route, step: int, samples: Sequence[int], watch: Stopwatch) -> None:
         """Wait for what the host gave this rank's CONV segment."""

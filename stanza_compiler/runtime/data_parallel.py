@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from .agreement import agree
-from .batches import Batch, Source
+from .batches import Batch, Batches
 from .codecs import Codecs
 from .groups import Groups, sum_count
 from .layout import Layout
@@ -19,7 +19,7 @@ from .plan_file import PlanFile
 from .program import Program
 from .replicas import allreduce_bytes, replicate
 from .sampler import split_items
-from .standin import find_trained, standin_items, standing_in, unchanged_buffers
+from .standin import REHEARSAL, find_trained, standin_items, standing_in, unchanged_buffers
 from .stopwatch import Stopwatch
 from .trainer import Record
 from .wires import Message
@@ -37,13 +37,13 @@ class DataParallelTrainer:
         codecs: Codecs,
         *,
         stage: nn.Module,
-        source: Source,
+        batches: Batches,
         rank: int,
         facts: Mapping[str, object],
     ) -> None:
         """`facts` have to be equal on all ranks."""
         self._program, self._plan, self._layout, self._groups = program, plan, layout, groups
-        self._stage, self._source, self._rank, self._facts = stage, source, rank, facts
+        self._stage, self._batches, self._rank, self._facts = stage, batches, rank, facts
         self._codecs = codecs
         self._updater = make_updater(program.hooks, stage)
         self._replica: nn.Module = stage
@@ -52,7 +52,7 @@ class DataParallelTrainer:
 
     def start(self, items: Sequence[int]) -> None:
         """See on a stand-in which parameters are trained, then join the other ranks."""
-        batch = self._source.load(standin_items(self._own(items), items))
+        batch = self._batches.load(REHEARSAL, standin_items(self._own(items), items))
         with unchanged_buffers(self._stage):
             loss = self._loss(batch, self._stage)
             self._trained = tuple(find_trained(self._stage, [loss.total]))
@@ -62,13 +62,13 @@ class DataParallelTrainer:
             self._stage, self._trained, self._groups.conv, self._codecs, bucket_bytes=self._plan.bucket_bytes
         )
 
-    def step(self, number: int, items: Sequence[int]) -> Record:
+    def step(self, number: int, items: Sequence[int], following: Sequence[int] = ()) -> Record:
         """Train on one global batch; a rank without items runs on a stand-in that weighs nothing."""
         own, watch = self._own(items), Stopwatch()
         with ExitStack() as standin:
             if not own:
                 standin.enter_context(standing_in(self._stage))
-            batch = self._source.load(own or standin_items(own, items))
+            batch = self._batches.load(number, own or standin_items(own, items))
             with watch("conv_forward_s"):
                 loss = self._loss(batch, self._replica)
             share = loss.count if own else 0.0

@@ -39,7 +39,7 @@ def run_pipelined(
         if conv is not None:
             match kind:
                 case Kind.FORWARD:
-                    conv.load(items[micro])
+                    conv.load(step, items[micro])
                     conv.forward(conv_route, step, watch)
                 case Kind.SEND:
                     sent += conv.send(fc_route, step, now)

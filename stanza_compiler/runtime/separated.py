@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from .agreement import agree
-from .batches import Source
+from .batches import Batches
 from .codecs import Codecs
 from .conv_side import ConvSide
 from .fc_side import FcSide
@@ -48,13 +48,13 @@ class SeparatedTrainer:
         groups: Groups,
         codecs: Codecs,
         *,
-        source: Source | None,
+        batches: Batches | None,
         rank: int,
         device: torch.device,
         facts: Mapping[str, object],
         host_cores: int = 1,
     ) -> None:
-        """`source` is None on a rank that only hosts; `facts` have to be equal on all ranks.
+        """`batches` is None on a rank that only hosts; `facts` have to be equal on all ranks.
 
         A host computes with `host_cores` threads.
         """
@@ -64,7 +64,7 @@ class SeparatedTrainer:
         kinds = find_kinds(program, plan)
         self._conv: ConvSide | None = None
         self._fc: FcSide | None = None
-        if source is not None:
+        if batches is not None:
             self._conv = ConvSide(
                 program,
                 layout,
@@ -72,7 +72,7 @@ class SeparatedTrainer:
                 kinds,
                 codecs,
                 stage=load_stage(program, "conv", device),
-                source=source,
+                batches=batches,
                 rank=rank,
                 device=device,
                 micro_batches=plan.micro_batches,
@@ -108,7 +108,7 @@ class SeparatedTrainer:
         parts = [standin_items(part, items) for part in self._split(items)]
         samples = [len(part) for part in parts]
         if conv is not None:
-            conv.load(parts[self._rank])
+            conv.load(REHEARSAL, parts[self._rank])
         with ExitStack() as unchanged:
             for side in self._sides:
                 unchanged.enter_context(unchanged_buffers(side.stage))
@@ -122,11 +122,18 @@ class SeparatedTrainer:
             if fc is not None:
                 fc.finish_rehearsal()
 
-    def step(self, number: int, items: Sequence[int]) -> Record:
+    def step(self, number: int, items: Sequence[int], following: Sequence[int] = ()) -> Record:
         """Train on one global batch: forward through the segments, backward the other way, update."""
         watch = Stopwatch()
-        parts = self._split(items)
-        sent = self._pipelined(number, parts, watch) if self._is_pipeline else self._walk(number, parts, watch)
+        pieces = self._pieces(items)
+        if self._is_pipeline:
+            sent = self._pipelined(number, pieces, watch)
+        else:
+            (parts,) = pieces
+            sent = self._walk(number, parts, watch)
+        if self._conv is not None:
+            for piece in self._pieces(following):
+                self._conv.load_ahead(number + 1, piece[self._rank])
         losses = [side.loss for side in self._sides if side.loss is not None]
         sides = self._in_order_of_sums()
         for side in sides:
@@ -162,9 +169,8 @@ class SeparatedTrainer:
     def _is_pipeline(self) -> bool:
         return [route.segment.role for route in self._routes] == ["conv", "fc"]
 
-    def _pipelined(self, number: int, parts: Sequence[tuple[int, ...]], watch: Stopwatch) -> int:
+    def _pipelined(self, number: int, pieces: Sequence[Sequence[tuple[int, ...]]], watch: Stopwatch) -> int:
         """Forward and backward of the order conv-fc; return the bytes sent."""
-        pieces = cut_into(self._plan.micro_batches, parts)
         return run_pipelined(
             self._conv,
             self._fc,
@@ -179,11 +185,15 @@ class SeparatedTrainer:
         """Forward through the segments of any order, backward the other way; return the bytes sent."""
         samples = [len(part) for part in parts]
         if self._conv is not None:
-            self._conv.load(parts[self._rank])
+            self._conv.load(number, parts[self._rank])
         sent = sum(self._forward(route, number, samples, watch) for route in self._routes)
         for route in reversed(self._routes):
             self._backward(route, samples, watch)
         return sent
+
+    def _pieces(self, items: Iterable[int]) -> tuple[tuple[tuple[int, ...], ...], ...]:
+        """By micro-batch each CONV rank's items."""
+        return cut_into(self._plan.micro_batches, self._split(items))
 
     def _split(self, items: Iterable[int]) -> tuple[tuple[int, ...], ...]:
         return split_items(tuple(items), self._layout.conv_workers)

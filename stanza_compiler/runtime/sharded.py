@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from .agreement import agree
-from .batches import Source
+from .batches import Batches
 from .codecs import Codecs
 from .conv_side import ConvSide
 from .counting import gather
@@ -49,7 +49,7 @@ class ShardedTrainer:
         groups: Groups,
         codecs: Codecs,
         *,
-        source: Source,
+        batches: Batches,
         rank: int,
         device: torch.device,
         seed: int,
@@ -66,7 +66,7 @@ class ShardedTrainer:
             find_kinds(program, plan),
             codecs,
             stage=load_stage(program, "conv", device),
-            source=source,
+            batches=batches,
             rank=rank,
             device=device,
             bucket_bytes=plan.bucket_bytes,
@@ -85,7 +85,7 @@ class ShardedTrainer:
         agree(self._facts, None, self._groups.meta)
         parts = [standin_items(part, items) for part in split_items(tuple(items), self._layout.conv_workers)]
         samples = [len(part) for part in parts]
-        conv.load(parts[self._rank])
+        conv.load(REHEARSAL, parts[self._rank])
         with unchanged_buffers(conv.stage):
             before = torch.get_rng_state()
             conv.forward(self._conv_route, REHEARSAL, watch)
@@ -109,12 +109,12 @@ class ShardedTrainer:
             if fc is not None:
                 fc.finish_rehearsal()
 
-    def step(self, number: int, items: Sequence[int]) -> Record:
+    def step(self, number: int, items: Sequence[int], following: Sequence[int] = ()) -> Record:
         """Train on one global batch."""
         conv, fc, watch = self._conv, self._fc, Stopwatch()
         parts = split_items(tuple(items), self._layout.conv_workers)
         samples = [len(part) for part in parts]
-        conv.load(parts[self._rank])
+        conv.load(number, parts[self._rank])
         conv.forward(self._conv_route, number, watch)
         sent = conv.send(self._fc_route, number, samples)
         if fc is not None:
@@ -123,6 +123,7 @@ class ShardedTrainer:
             fc.backward(watch)
         conv.collect(self._fc_route, watch)
         conv.backward(self._conv_route, samples, watch)
+        conv.load_ahead(number + 1, split_items(tuple(following), self._layout.conv_workers)[self._rank])
         loss: Loss | None = fc.loss if fc is not None and self._rank == 0 else None  # every host has the same
         if fc is not None:
             sent += fc.finish(watch)

@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from .batches import Source
+from .batches import Batches
 from .loss import measure
 from .merge import on_cpu
 from .optimizer import make_updater
@@ -17,18 +17,18 @@ from .trainer import Record
 class SingleProcessTrainer:
     """The uncut model on the same global batches: what the other trainers are compared with."""
 
-    def __init__(self, program: Program, *, source: Source, device: torch.device) -> None:
-        self._hooks, self._source = program.hooks, source
+    def __init__(self, program: Program, *, batches: Batches, device: torch.device) -> None:
+        self._hooks, self._batches = program.hooks, batches
         self._model: Any = program.build_model().to(device).train()
         self._updater = make_updater(program.hooks, self._model)
 
     def start(self, items: Sequence[int]) -> None:
         """Nothing to agree on."""
 
-    def step(self, number: int, items: Sequence[int]) -> Record:
+    def step(self, number: int, items: Sequence[int], following: Sequence[int] = ()) -> Record:
         """Train on one global batch."""
         watch = Stopwatch()
-        batch = self._source.load(items)
+        batch = self._batches.load(number, items)
         with watch("conv_forward_s"):
             loss = measure(self._hooks, self._model.run(batch.inputs), batch.targets, samples=batch.samples)
         with watch("conv_backward_s"):

@@ -12,7 +12,7 @@ import torch.distributed as dist
 
 from .agreement import broadcast_length
 from .arguments import Arguments, choose_codecs, choose_layout, parse
-from .batches import make_source
+from .batches import Batches, make_source
 from .cores import available_cores
 from .data_parallel import DataParallelTrainer
 from .errors import UsageError
@@ -119,7 +119,7 @@ class _Run:
         for self.number in range(1, steps + 1):
             items = order.items(self.number)
             torch.manual_seed(seed_from(arguments.seed, rank, self.number))
-            record = trainer.step(self.number, items)
+            record = trainer.step(self.number, items, order.items(self.number + 1) if self.number < steps else ())
             reporter.step(self.number, record, len(items))
         reporter.close()
         state = trainer.state() if self._wants_state else None
@@ -146,9 +146,10 @@ class _Run:
     def _make_trainer(self, groups: Groups | None, dataset: Any, order: Order, device: torch.device) -> Trainer:
         program, rank = self._program, self._world.rank
         source = make_source(program, dataset, order.seed, device)
+        batches = Batches(source, seed=order.seed, rank=rank)
         codecs = choose_codecs(self._arguments, self._plan.codecs)
         if groups is None:
-            return SingleProcessTrainer(program, source=source, device=device)
+            return SingleProcessTrainer(program, batches=batches, device=device)
         facts = {
             "length of the dataset": source.length if self._layout.is_conv(rank) else order.length,
             "global batch size": order.global_batch_size,
@@ -163,7 +164,7 @@ class _Run:
         if not self._plan.separate:
             stage = load_stage(program, "model", device)
             return DataParallelTrainer(
-                program, self._plan, self._layout, groups, codecs, stage=stage, source=source, rank=rank, facts=facts
+                program, self._plan, self._layout, groups, codecs, stage=stage, batches=batches, rank=rank, facts=facts
             )
         if self._layout.placement == "sharded":
             return ShardedTrainer(
@@ -172,7 +173,7 @@ class _Run:
                 self._layout,
                 groups,
                 codecs,
-                source=source,
+                batches=batches,
                 rank=rank,
                 device=device,
                 seed=order.seed,
@@ -184,7 +185,7 @@ class _Run:
             self._layout,
             groups,
             codecs,
-            source=source if self._layout.is_conv(rank) else None,
+            batches=batches if self._layout.is_conv(rank) else None,
             rank=rank,
             device=device,
             facts=facts,
