@@ -3,6 +3,7 @@
 import math
 import os
 from collections.abc import Iterator
+from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -18,6 +19,13 @@ def threads(count: int) -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
+
+
+def idle_cores(available: int) -> Executor | None:
+    """Threads, one core each, for those of `available` that are idle while this thread computes, where it takes one."""
+    if torch.get_num_threads() > 1 or available == 1:
+        return None
+    return ThreadPoolExecutor(available - 1, initializer=torch.set_num_threads, initargs=(1,))
 
 
 def available_cores(*, mounts: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/self/cgroup")) -> int:

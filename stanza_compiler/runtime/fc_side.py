@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from .allreduce import GradientSum
 from .assembly import Assembly, Delivery
 from .codecs import Codecs
-from .cores import threads
+from .cores import idle_cores, threads
 from .counting import GlobalCount, gather
 from .groups import Groups
 from .held import Held
@@ -84,7 +84,7 @@ class FcSide:
         self._shared_names = names_within(stage, self.shared)
         self.updater = make_updater(program.hooks, stage, self._shared_names)
         self._count = GlobalCount(groups.counts)
-        self._late = LateGradients(stage)
+        self._late = LateGradients(stage, idle_cores(cores) if device.type == "cpu" else None)
         self._sum: GradientSum | None = None
         self._fronts: set[Tensor] = set()
         self._parts = [_Part() for _ in range(micro_batches)]
@@ -198,8 +198,8 @@ class FcSide:
     def backward(self, route: Route, watch: Stopwatch) -> None:
         """Propagate this host's share of the global mean, or the gradients of what the segment gave.
 
-        Input gradients leave as soon as they exist; weight gradients are left to `compute_late`, unless the other hosts
-        wait for them. The sum over the hosts begins with the last micro-batch.
+        Input gradients leave as soon as they exist; weight gradients are left to idle cores and `compute_late`, unless
+        the other hosts wait for them. The sum over the hosts begins with the last micro-batch.
         """
         fronts = self._fronts if route.number else set()
         sums = self._sum if self._part is self._parts[-1] else None
@@ -222,6 +222,8 @@ class FcSide:
         if sums is not None:
             sums.arm(later=fronts)
             self.compute_late(watch)
+        elif self._part is self._parts[-1]:
+            self._late.begin()
 
     def compute_late(self, watch: Stopwatch) -> None:
         """Compute the weight gradients that backward has left."""

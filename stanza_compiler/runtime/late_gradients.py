@@ -1,7 +1,9 @@
 """Weight gradients that a backward leaves for later, because others wait for the gradients of its inputs."""
 
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Executor, Future
 from contextlib import contextmanager
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -15,13 +17,17 @@ class LateGradients:
 
         with late.forward(): y = stage(x)
         late.backward([loss], [None])     x.grad is there, and the gradients of other parameters
-        late.compute()                    the rest
+        late.begin()                      other threads begin the rest
+        late.compute()                    the rest is there
 
     What autograd does itself and what is late add up. A parameter with hooks of the user's is never late: its hooks
     see the whole gradient, once.
     """
 
-    def __init__(self, stage: nn.Module) -> None:
+    def __init__(self, stage: nn.Module, beside: Executor | None = None) -> None:
+        """`beside` are threads that would be idle while this one computes something else."""
+        self._beside = beside
+        self._begun: list[tuple[Future[None], Callable[[], None]]] = []
         self._able = {
             id(parameter)
             for parameter in stage.parameters()
@@ -56,13 +62,25 @@ class LateGradients:
         """The parameters that `compute` may add to, because a forward so far took them."""
         return frozenset(self._swapped)
 
+    def begin(self) -> None:
+        """Let the threads beside this one compute what is late by now."""
+        if self._beside is None:
+            return
+        self._take_back()
+        while self._pieces:
+            parameter = next(iter(self._pieces))
+            for task in self._tasks(parameter, joined(self._pieces.pop(parameter))):
+                self._begun.append((self._beside.submit(task), task))
+
     def compute(self, finished: Callable[[Tensor], None] = lambda parameter: None) -> None:
         """Add the late gradients to `.grad`, in the order of the backward; `finished` is told of each parameter."""
-        with torch.no_grad():
-            while self._pieces:
-                parameter = next(iter(self._pieces))
-                self._add(parameter, joined(self._pieces.pop(parameter)))
-                finished(parameter)
+        self._take_back()
+        while self._pieces:
+            parameter = next(iter(self._pieces))
+            pieces = joined(self._pieces.pop(parameter))
+            gradient, is_new = self._room(parameter)
+            _fill(gradient, pieces, is_new=is_new)
+            finished(parameter)
 
     # What the swapped calls ask and say.
 
@@ -81,11 +99,39 @@ class LateGradients:
     def leave(self, parameter: Tensor, piece: Piece) -> None:
         self._pieces.setdefault(parameter, []).append(piece)
 
-    def _add(self, parameter: Tensor, pieces: list[Piece]) -> None:
-        if parameter.grad is None:
-            # On a GPU torch keeps freed memory itself.
-            on_cpu = parameter.device.type == "cpu"
-            parameter.grad = self._rooms.lend(parameter, parameter) if on_cpu else torch.empty_like(parameter)
-            pieces.pop(0).write(parameter.grad)
-        for piece in pieces:
-            piece.add(parameter.grad)
+    def _take_back(self) -> None:
+        """Complete what was begun: this thread takes the last tasks while the others are at the first."""
+        begun, self._begun = self._begun, []
+        for future, task in reversed(begun):
+            if future.cancel():
+                task()
+        for future, _ in begun:
+            if not future.cancelled():
+                future.result()
+
+    def _tasks(self, parameter: Tensor, pieces: list[Piece]) -> Iterator[Callable[[], None]]:
+        gradient, is_new = self._room(parameter)
+        if len(pieces) > 1:
+            yield partial(_fill, gradient, pieces, is_new=is_new)
+        else:
+            for piece, part in pieces[0].cut(gradient):
+                yield partial(_fill, part, [piece], is_new=is_new)
+
+    def _room(self, parameter: Tensor) -> tuple[Tensor, bool]:
+        """The gradient of `parameter`, and whether it has no values yet."""
+        if parameter.grad is not None:
+            return parameter.grad, False
+        # On a GPU torch keeps freed memory itself.
+        on_cpu = parameter.device.type == "cpu"
+        parameter.grad = self._rooms.lend(parameter, parameter) if on_cpu else torch.empty_like(parameter)
+        return parameter.grad, True
+
+
+@torch.no_grad()
+def _fill(gradient: Tensor, pieces: Sequence[Piece], *, is_new: bool) -> None:
+    for piece in pieces:
+        if is_new:
+            piece.write(gradient)
+        else:
+            piece.add(gradient)
+        is_new = False

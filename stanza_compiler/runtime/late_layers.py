@@ -1,6 +1,6 @@
 """Linear and embedding calls whose backward gives the input's gradient at once and leaves the weight's for later."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -9,6 +9,8 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd import forward_ad
 from torch.overrides import TorchFunctionMode
+
+CUT = 1 << 20  # elements of a gradient that one thread computes at a time
 
 
 class Piece(Protocol):
@@ -19,6 +21,9 @@ class Piece(Protocol):
 
     def add(self, gradient: Tensor) -> None:
         """Add it to `gradient`."""
+
+    def cut(self, gradient: Tensor) -> Iterator[tuple["Piece", Tensor]]:
+        """Shares of parts of `gradient` that several threads may take, together the whole."""
 
 
 def joined(pieces: Sequence[Piece]) -> list[Piece]:
@@ -166,6 +171,11 @@ class _Product:
     def add(self, gradient: Tensor) -> None:
         gradient.addmm_(self.rows.t(), self.inputs)
 
+    def cut(self, gradient: Tensor) -> Iterator[tuple[Piece, Tensor]]:
+        height = max(1, CUT // gradient.shape[1])
+        for rows, part in zip(torch.split(self.rows, height, 1), torch.split(gradient, height), strict=True):
+            yield _Product(rows, self.inputs), part
+
 
 @dataclass(frozen=True, slots=True)
 class _Sum:
@@ -178,6 +188,9 @@ class _Sum:
 
     def add(self, gradient: Tensor) -> None:
         gradient.add_(self.rows.sum(0))
+
+    def cut(self, gradient: Tensor) -> Iterator[tuple[Piece, Tensor]]:
+        yield self, gradient
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,3 +213,6 @@ class _Lookups:
             kept = ids != self.padding
             ids, gradients = ids[kept], gradients[kept]
         gradient.index_add_(0, ids, gradients)
+
+    def cut(self, gradient: Tensor) -> Iterator[tuple[Piece, Tensor]]:
+        yield self, gradient
