@@ -227,8 +227,10 @@ class FcSide:
 
     def compute_late(self, watch: Stopwatch) -> None:
         """Compute the weight gradients that backward has left."""
-        with watch("fc_late_s"), threads(self._cores_beside):
-            self._late.compute(self._sum.arrived if self._sum is not None else lambda parameter: None)
+        with watch("fc_late_s"):
+            self._late.join()
+            with threads(self._cores_beside):
+                self._late.compute(self._sum.arrived if self._sum is not None else lambda parameter: None)
 
     def finish(self, watch: Stopwatch) -> int:
         """Complete the parameters' gradients, summed over the hosts; return the bytes sent for gradients."""

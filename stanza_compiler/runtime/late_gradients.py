@@ -66,15 +66,28 @@ class LateGradients:
         """Let the threads beside this one compute what is late by now."""
         if self._beside is None:
             return
-        self._take_back()
+        self.join()
         while self._pieces:
             parameter = next(iter(self._pieces))
             for task in self._tasks(parameter, joined(self._pieces.pop(parameter))):
                 self._begun.append((self._beside.submit(task), task))
 
+    def join(self) -> None:
+        """Complete what was begun: this thread takes the last tasks while the others are at the first.
+
+        Call it while torch takes one thread: MKL's number of threads is one for the whole process, theirs too.
+        """
+        begun, self._begun = self._begun, []
+        for future, task in reversed(begun):
+            if future.cancel():
+                task()
+        for future, _ in begun:
+            if not future.cancelled():
+                future.result()
+
     def compute(self, finished: Callable[[Tensor], None] = lambda parameter: None) -> None:
         """Add the late gradients to `.grad`, in the order of the backward; `finished` is told of each parameter."""
-        self._take_back()
+        self.join()
         while self._pieces:
             parameter = next(iter(self._pieces))
             pieces = joined(self._pieces.pop(parameter))
@@ -98,16 +111,6 @@ class LateGradients:
 
     def leave(self, parameter: Tensor, piece: Piece) -> None:
         self._pieces.setdefault(parameter, []).append(piece)
-
-    def _take_back(self) -> None:
-        """Complete what was begun: this thread takes the last tasks while the others are at the first."""
-        begun, self._begun = self._begun, []
-        for future, task in reversed(begun):
-            if future.cancel():
-                task()
-        for future, _ in begun:
-            if not future.cancelled():
-                future.result()
 
     def _tasks(self, parameter: Tensor, pieces: list[Piece]) -> Iterator[Callable[[], None]]:
         gradient, is_new = self._room(parameter)
