@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.autograd import forward_ad
 from torch.overrides import TorchFunctionMode
 
-CUT = 1 << 20  # elements of a gradient that one thread computes at a time
+CUT = 1 << 22  # elements of a gradient that one thread computes at a time
 
 
 class Piece(Protocol):
