@@ -10,7 +10,8 @@ from torch import Tensor
 from torch.autograd import forward_ad
 from torch.overrides import TorchFunctionMode
 
-CUT = 1 << 22  # elements of a gradient that one thread computes at a time
+# Elements of a gradient that one thread computes at a time: each product packs all inputs of the layer anew.
+CUT = 1 << 22
 
 
 class Piece(Protocol):
