@@ -5,7 +5,12 @@ from pathlib import Path
 
 import pytest
 import torch
+import torch.distributed as dist
+from torch import nn
 
+from stanza_compiler.runtime.codecs import Codecs
+from stanza_compiler.runtime.late_sums import LateSums
+from stanza_compiler.runtime.replicas import replicate
 from tests.launch import launch
 from tests.test_runtime_orders import BATCH, STEPS, table_program, tied_program, train
 
@@ -54,6 +59,30 @@ def test_int8_sends_a_byte_a_number_and_a_scale_a_row(tmp_path: Path) -> None:
     first = json.loads((tmp_path / "m.jsonl").read_text().splitlines()[0])
     # the 7 x 6 numbers of a sample are one row; gain has one axis and stays as it is
     assert first["bytes_sent"] == 70 * (8 + 8) + 10 * (7 * 6 + 4) * 4 + 2 * 2 * 6 * 4 + 2 * 206 * 4
+
+
+def test_of_a_replica_dense_gradients_are_narrowed_and_sparse_ones_are_not() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Embedding(6, 2, sparse=True), nn.Linear(2, 1))
+    ids = torch.tensor([1, 1, 4])
+    exact = dict(
+        zip(("table", "weight"), torch.autograd.grad(model(ids).sum(), list(model.parameters())[:2]), strict=True)
+    )
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        sums = LateSums(Codecs(gradient="bf16"))
+        replica = replicate(model, ["0.weight", "1.weight", "1.bias"], dist.group.WORLD, sums=sums)
+        replica(ids).sum().backward()
+        sums.wait()
+    finally:
+        dist.destroy_process_group()
+    table, weight = (next(layer.parameters()).grad for layer in model)
+    assert table is not None
+    assert table.is_sparse
+    assert torch.equal(table.to_dense(), exact["table"].to_dense())
+    assert weight is not None
+    assert torch.equal(weight, exact["weight"].bfloat16().float())
+    assert not torch.equal(weight, exact["weight"])
 
 
 def test_the_plan_says_how_where_no_flag_does(tmp_path: Path) -> None:

@@ -78,7 +78,7 @@ class ConvSide:
         self.updater = make_updater(program.hooks, stage, self._shared_names)
         self._count = GlobalCount(groups.counts)
         self._replica: nn.Module = stage
-        self._sums = LateSums()
+        self._sums = LateSums(codecs)
         self._trained: dict[str, bool] = {}
         self._parts = [_Part() for _ in range(micro_batches)]
         self._part = self._parts[0]
@@ -231,12 +231,7 @@ class ConvSide:
         self._finish_transfers()
         if len(self._parts) == 1:
             self._replica = replicate(
-                self.stage,
-                self._trained,
-                self._groups.conv,
-                self._codecs,
-                bucket_bytes=self._bucket_bytes,
-                sums=self._sums,
+                self.stage, self._trained, self._groups.conv, bucket_bytes=self._bucket_bytes, sums=self._sums
             )
         elif self._groups.conv is not None:
             parameters = dict(self.stage.named_parameters())

@@ -11,6 +11,7 @@ from .agreement import agree
 from .batches import Batch, Batches
 from .codecs import Codecs
 from .groups import Groups, sum_count
+from .late_sums import LateSums
 from .layout import Layout
 from .loss import Loss, measure
 from .merge import in_order
@@ -44,7 +45,7 @@ class DataParallelTrainer:
         """`facts` have to be equal on all ranks."""
         self._program, self._plan, self._layout, self._groups = program, plan, layout, groups
         self._stage, self._batches, self._rank, self._facts = stage, batches, rank, facts
-        self._codecs = codecs
+        self._codecs, self._sums = codecs, LateSums(codecs)
         self._updater = make_updater(program.hooks, stage)
         self._replica: nn.Module = stage
         self._trained: tuple[str, ...] = ()
@@ -59,12 +60,15 @@ class DataParallelTrainer:
         self._counted = loss.counted
         agree({**self._facts, "(sum, count) loss": loss.counted}, Message((), None, 0), self._groups.meta)
         self._replica = replicate(
-            self._stage, self._trained, self._groups.conv, self._codecs, bucket_bytes=self._plan.bucket_bytes
+            self._stage, self._trained, self._groups.conv, bucket_bytes=self._plan.bucket_bytes, sums=self._sums
         )
 
     def step(self, number: int, items: Sequence[int], following: Sequence[int] = ()) -> Record:
-        """Train on one global batch; a rank without items runs on a stand-in that weighs nothing."""
-        own, watch = self._own(items), Stopwatch()
+        """Train on one global batch; a rank without items runs on a stand-in that weighs nothing.
+
+        The next batch is loaded while the gradients travel.
+        """
+        own, following_own, watch = self._own(items), self._own(following), Stopwatch()
         with ExitStack() as standin:
             if not own:
                 standin.enter_context(standing_in(self._stage))
@@ -78,6 +82,10 @@ class DataParallelTrainer:
                     # DistributedDataParallel averages: n times the share makes its mean the sum.
                     weight = self._layout.conv_workers / count if own and count else 0.0
                     torch.autograd.backward(loss.total, torch.full_like(loss.total, weight))
+        if following_own:
+            self._batches.load_ahead(number + 1, following_own)
+        with watch("conv_allreduce_exposed_s"):
+            self._sums.wait()
         sent = allreduce_bytes(self._stage, self._trained, self._groups.conv, self._codecs)
         if self._updater is not None:
             with watch("optimizer_s"):

@@ -5,7 +5,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from .codecs import Codecs
+from .codecs import PLAIN, Codecs
 from .transfer import Transfer
 
 
@@ -19,19 +19,23 @@ class LateSums:
         buckets           └────────┴─── on the link ──┴───────────────────────┘
     """
 
-    def __init__(self) -> None:
+    def __init__(self, codecs: Codecs = PLAIN) -> None:
+        """Dense gradients travel as `codecs` say."""
+        self._codecs = codecs
         self._begun: list[dist.Work] = []
         self._coded: list[tuple[Tensor, Tensor]] = []
 
-    def attach(self, replica: nn.Module, group: dist.ProcessGroup, codecs: Codecs) -> None:
-        """Take over the buckets of `replica`, whose gradients have to be views of them; they travel as `codecs` say."""
+    def attach(self, replica: nn.Module, group: dist.ProcessGroup) -> None:
+        """Take over the buckets of `replica`, whose gradients have to be views of them."""
         assert isinstance(replica, DistributedDataParallel)
         assert replica.gradient_as_bucket_view
         size = dist.get_world_size(group)
 
         def begin(_: object, bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:  # type: ignore[name-defined]  # torch's gap
             gradients = bucket.buffer()
-            travelling = gradients.to(codecs.summed_in(gradients.dtype))
+            travelling = gradients
+            if not gradients.is_sparse:
+                travelling = gradients.to(self._codecs.summed_in(gradients.dtype))
             if travelling is not gradients:
                 self._coded.append((gradients, travelling))
             travelling.div_(size)
@@ -51,7 +55,7 @@ class LateSums:
 
         Raises EdgeError when a rank of the group ended or the group's timeout passed.
         """
-        Transfer(self._begun, "sum of the CONV gradients").wait()
+        Transfer(self._begun, "sum of gradients").wait()
         for gradients, travelled in self._coded:
             gradients.copy_(travelled)
         self._begun, self._coded = [], []

@@ -6,28 +6,25 @@ from typing import Any
 
 import torch.distributed as dist
 from torch import nn
-from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.nn.parallel import DistributedDataParallel
 
 from .codecs import PLAIN, Codecs
 from .late_sums import LateSums
 from .plan_file import MOST_BUCKET
 
-_HOOKS = {"bf16": default_hooks.bf16_compress_hook, "fp16": default_hooks.fp16_compress_hook}
-
 
 def replicate(
     stage: nn.Module,
     trained: Collection[str],
     group: dist.ProcessGroup | None,
-    codecs: Codecs = PLAIN,
     *,
     bucket_bytes: int = MOST_BUCKET,
     sums: LateSums | None = None,
 ) -> nn.Module:
-    """`stage` with its gradients averaged over `group` during backward, `bucket_bytes` at once, as `codecs` say.
+    """`stage` with its gradients averaged over `group` during backward, `bucket_bytes` at once.
 
-    With `sums` backward does not wait for them. The stage itself when it is alone or has nothing to train.
+    With `sums` backward does not wait for them, and they travel coded as those say. The stage itself when it is alone
+    or has nothing to train.
     Parameters that no backward reaches are left out: their gradients stay None, as in one process.
     """
     if group is None or not trained:
@@ -45,9 +42,7 @@ def replicate(
         options["bucket_cap_mb"] = bucket_bytes / (1 << 20)
     replica = DistributedDataParallel(stage, **options)
     if sums is not None:
-        sums.attach(replica, group, codecs)
-    elif codecs.gradient in _HOOKS:
-        replica.register_comm_hook(group, _HOOKS[codecs.gradient])
+        sums.attach(replica, group)
     for parameter in idle:
         parameter.requires_grad_(True)
     return replica
