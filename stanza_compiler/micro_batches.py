@@ -19,6 +19,9 @@ MOST = 4
 # Micro-batches must save this share of the step.
 LEAST_GAIN = 0.03
 
+# Before it multiplies, a matrix product reads its weights, writes them in the order of its loops, and reads those.
+PACKING_PASSES = 3
+
 
 def cut_step(
     graph: OpGraph, rules: Rules, cluster: Cluster, request: Request, chosen: Candidate | None
@@ -75,19 +78,27 @@ class Pieces:
         costs = costs_on(self.graph, self.cluster, Batch(samples), self.codecs)(allocation)
         terms = price_cut(costs, fc_ops).terms
         late_s = sum(op.fc_late_s for op in self.chosen.costs.ops if op.name in fc_ops)
+        conv_again_s, fc_again_s = (self._packing_s(micro_batches, on_hosts=each) for each in (False, True))
         seconds = Seconds(
-            forward=terms["conv_forward_s"],
+            forward=terms["conv_forward_s"] + conv_again_s,
             up=terms["up_s"],
-            fc_forward=terms["fc_forward_s"],
-            fc_backward=terms["fc_backward_s"],
+            fc_forward=terms["fc_forward_s"] + fc_again_s,
+            fc_backward=terms["fc_backward_s"] + fc_again_s,
             down=terms["down_s"],
-            backward=terms["conv_backward_s"],
+            backward=terms["conv_backward_s"] + conv_again_s,
         )
         layout = Layout(allocation.conv_workers, allocation.fc_workers, allocation.placement)
         spans = simulate(layout, schedules(layout, micro_batches), seconds)
         conv_end_s = max((span.stop for span in spans if span.action.kind == Kind.BACKWARD), default=0.0)
         host_end_s = max((span.stop for span in spans if span.action.kind == Kind.FC_BACKWARD), default=0.0)
         return _with_sums(costs, fc_ops, conv_end_s, host_end_s + terms["down_s"], late_s)
+
+    def _packing_s(self, micro_batches: int, *, on_hosts: bool) -> float:
+        """A piece's share of what packing a role's weights costs each time but the first, forward or backward."""
+        fc_ops = self.chosen.fc_ops
+        ops = (op for op in self.graph.ops if op.forward_flops and (op.name in fc_ops) == on_hosts)
+        packed_bytes = PACKING_PASSES * sum(op.constant_memory_bytes for op in ops)
+        return (1 - 1 / micro_batches) * packed_bytes / self.cluster.device.memory_bytes_per_s
 
 
 def _with_sums(costs: Costs, fc_ops: frozenset[str], conv_end_s: float, host_end_s: float, late_s: float) -> float:

@@ -46,6 +46,15 @@ def test_a_step_in_one_piece_takes_what_the_cost_model_says(graph: OpGraph, allo
         assert cut.step_s(1) == pytest.approx(cut.chosen.prediction.iteration_s, rel=1e-9)
 
 
+def test_every_piece_but_one_packs_all_weights_again_forward_and_backward() -> None:
+    slow = replace(TEN, nodes=1, device=replace(TEN.device, flops_per_s=1e9, memory_bytes_per_s=1e11, overhead_s=0.0))
+    cut = pieces(vgg16(), Allocation(1, 1, "colocated"), slow, 64)
+    # VGG-16 has 138,357,544 parameters of 4 bytes; one rank does one thing after the other
+    again_s = 2 * 3 * 138_357_544 * 4 / 1e11
+    assert cut.step_s(2) - cut.step_s(1) == pytest.approx(again_s, rel=1e-6)
+    assert cut.step_s(4) - cut.step_s(1) == pytest.approx(3 * again_s, rel=1e-6)
+
+
 NO_RULES = Rules()
 
 
