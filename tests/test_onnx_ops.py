@@ -138,7 +138,7 @@ def test_ops_compute_what_onnx_itself_says(file: str, tmp_path: Path) -> None:
     assert wrong == {}
 
 
-def agrees(model: onnx.ModelProto, folder: Path, shape: tuple[int, ...]) -> None:
+def assert_agrees(model: onnx.ModelProto, folder: Path, shape: tuple[int, ...]) -> None:
     """The imported module equals onnxruntime at two batch sizes; `shape` is one sample's."""
     path = saved(model, folder)
     try:
@@ -183,7 +183,7 @@ def test_convolutions_pad_stride_and_dilate_as_in_onnxruntime(
         weights["b"] = generator.normal(size=6).astype(np.float32)
     node = helper.make_node("Conv", ["x", *weights], ["y"], group=group, **attributes)
     model = graph_model([node], {"x": ("batch", 4, 9, 8)}, ["y"], weights)
-    agrees(model, tmp_path_factory.mktemp("conv"), (4, 9, 8))
+    assert_agrees(model, tmp_path_factory.mktemp("conv"), (4, 9, 8))
 
 
 @given(attributes=windows(dilates=False), data=st.data())
@@ -196,7 +196,7 @@ def test_transposed_convolutions_crop_and_extend_as_in_onnxruntime(
         attributes["output_padding"] = [data.draw(st.integers(0, stride - 1)) for stride in attributes["strides"]]
     node = helper.make_node("ConvTranspose", ["x", "w"], ["y"], **attributes)
     model = graph_model([node], {"x": ("batch", 4, 9, 8)}, ["y"], weights)
-    agrees(model, tmp_path_factory.mktemp("transposed"), (4, 9, 8))
+    assert_agrees(model, tmp_path_factory.mktemp("transposed"), (4, 9, 8))
 
 
 @given(attributes=windows(dilates=False), ceils=st.booleans(), data=st.data())
@@ -210,7 +210,7 @@ def test_pools_pad_and_round_as_in_onnxruntime(
     node = helper.make_node(kind, ["x"], ["y"], ceil_mode=int(ceils), **attributes)
     model = graph_model([node], {"x": ("batch", 2, 9, 8)}, ["y"])
     try:
-        agrees(model, tmp_path_factory.mktemp("pool"), (2, 9, 8))
+        assert_agrees(model, tmp_path_factory.mktemp("pool"), (2, 9, 8))
     except LoadError as refused:
         assume("rounds up to a window in the padding alone" not in str(refused))
         raise
@@ -228,7 +228,7 @@ def test_slices_clamp_and_run_backwards_as_in_onnxruntime(
     bounds = {"s": [start], "e": [end], "a": [axis], "t": [step]}
     weights = {name: np.array(value, np.int64) for name, value in bounds.items()}
     model = graph_model([helper.make_node("Slice", ["x", *bounds], ["y"])], {"x": ("batch", 5, 6)}, ["y"], weights)
-    agrees(model, tmp_path_factory.mktemp("slice"), (5, 6))
+    assert_agrees(model, tmp_path_factory.mktemp("slice"), (5, 6))
 
 
 @given(axis=st.integers(-4, 3), opset=st.sampled_from([11, 13]), kind=st.sampled_from(["Softmax", "LogSoftmax"]))
@@ -238,4 +238,4 @@ def test_softmax_means_what_its_opset_says(
 ) -> None:
     node = helper.make_node(kind, ["x"], ["y"], axis=axis)
     model = graph_model([node], {"x": ("batch", 2, 3, 4)}, ["y"], opset=opset)
-    agrees(model, tmp_path_factory.mktemp("softmax"), (2, 3, 4))
+    assert_agrees(model, tmp_path_factory.mktemp("softmax"), (2, 3, 4))

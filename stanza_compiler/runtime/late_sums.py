@@ -33,9 +33,8 @@ class LateSums:
 
         def begin(_: object, bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:  # type: ignore[name-defined]  # torch's gap
             gradients = bucket.buffer()
-            travelling = gradients
-            if not gradients.is_sparse:
-                travelling = gradients.to(self._codecs.summed_in(gradients.dtype))
+            dtype = gradients.dtype
+            travelling = gradients.to(dtype if gradients.is_sparse else self._codecs.summed_in(dtype))
             if travelling is not gradients:
                 self._coded.append((gradients, travelling))
             travelling.div_(size)
