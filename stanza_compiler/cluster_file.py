@@ -2,26 +2,34 @@
 
 import json
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from stanza_compiler.cluster import DEVICES, Cluster, Device
 from stanza_compiler.errors import UsageError
-from stanza_compiler.quantities import bandwidth, latency, one_of, positive_integer
+from stanza_compiler.quantities import bandwidth, flop_rate, latency, memory_bandwidth, one_of, positive_integer
 
 MEASURE = "measure"
 
+# Seconds that starting an op costs where a file doesn't say.
+OVERHEAD_S = 10e-6
 
-def device(place: str, text: str) -> Device:
-    """A known device; `measure` stands for this machine, with a CPU's figures for what can't be measured."""
-    name = one_of(place, text, (*DEVICES, MEASURE))
+
+def device(place: str, entry: str | Mapping[str, Any]) -> Device:
+    """A known device, or the one that a table describes.
+
+    `measure` stands for this machine, with a CPU's figures for what can't be measured.
+    """
+    if not isinstance(entry, str):
+        return _described(place, entry)
+    name = one_of(place, entry, (*DEVICES, MEASURE))
     return replace(DEVICES["cpu"], name=MEASURE) if name == MEASURE else DEVICES[name]
 
 
-# What an entry is called on the command line and in files, the Cluster's field, how its text is read.
-ENTRIES: dict[str, tuple[str, Callable[[str, str], Any]]] = {
+# What an entry is called on the command line and in files, the Cluster's field, how the entry is read.
+ENTRIES: dict[str, tuple[str, Callable[[str, Any], Any]]] = {
     "nodes": ("nodes", positive_integer),
     "gpus-per-node": ("gpus_per_node", positive_integer),
     "bandwidth": ("bandwidth_bit_per_s", bandwidth),
@@ -34,15 +42,15 @@ ENTRIES: dict[str, tuple[str, Callable[[str, str], Any]]] = {
 def read_cluster(options: Mapping[str, str | None], file: Path | None) -> Cluster:
     """The Cluster of `file`, with the options that were given in place of the file's entries.
 
-    A file holds the options by name, `gpus-per-node` or `gpus_per_node`, and may also say `local-bandwidth`, the
-    bandwidth between devices of one node. Raises UsageError.
+    A file holds the options by name, `gpus-per-node` or `gpus_per_node`. It may also say `local-bandwidth`, the
+    bandwidth between devices of one node, and describe a device in a table `device`. Raises UsageError.
     """
     entries = _file_entries(file) if file else {}
     entries |= {name: (f"--{name}", text) for name, text in options.items() if text is not None}
     fields = {}
-    for name, (place, text) in entries.items():
+    for name, (place, entry) in entries.items():
         field, read = ENTRIES[name]
-        fields[field] = read(place, text)
+        fields[field] = read(place, entry)
     return Cluster(**fields)
 
 
@@ -57,8 +65,8 @@ def read_text(option: str, file: Path) -> str:
         raise UsageError(option, f"{file} is no text file", "pass a text file in UTF-8") from error
 
 
-def _file_entries(file: Path) -> dict[str, tuple[str, str]]:
-    """Place and text of every entry."""
+def _file_entries(file: Path) -> dict[str, tuple[str, Any]]:
+    """Place of every entry, and its text or table."""
     parse = json.loads if file.suffix == ".json" else tomllib.loads
     try:
         table = parse(read_text("--cluster", file))
@@ -69,5 +77,27 @@ def _file_entries(file: Path) -> dict[str, tuple[str, str]]:
         ) from error
     if not isinstance(table, dict):
         raise UsageError(f"--cluster {file}", "holds no table", "write entries like nodes = 4")
-    names = {key: one_of(f"--cluster {file}", key.replace("_", "-"), ENTRIES) for key in table}
-    return {name: (f"--cluster {file}: {key}", str(table[key])) for key, name in names.items()}
+    return _named(f"--cluster {file}", table, ENTRIES)
+
+
+def _described(place: str, table: Mapping[str, Any]) -> Device:
+    """The device of a table with `name`, `flops` and `memory-bandwidth`, and maybe `overhead`."""
+    entries = _named(place, table, ("name", "flops", "memory-bandwidth", "overhead"))
+    for needed in ("name", "flops", "memory-bandwidth"):
+        if needed not in entries:
+            remedy = 'write name = "t4", flops = "6.5TFLOP/s", memory-bandwidth = "250GB/s"'
+            raise UsageError(place, f"has no {needed}", remedy)
+    at, name = entries["name"]
+    if not name or name in (*DEVICES, MEASURE):
+        raise UsageError(at, f"{name!r} is no name for a device of one's own", "choose another one")
+    overhead_s = latency(*entries["overhead"]) if "overhead" in entries else OVERHEAD_S
+    return Device(name, flop_rate(*entries["flops"]), memory_bandwidth(*entries["memory-bandwidth"]), overhead_s)
+
+
+def _named(place: str, table: Mapping[str, Any], choices: Iterable[str]) -> dict[str, tuple[str, Any]]:
+    """Place and text of a table's entries, in a file named like `choices` or with `_` for `-`; a device stays a table."""
+    names = {key: one_of(place, key.replace("_", "-"), choices) for key in table}
+    return {
+        name: (f"{place}: {key}", table[key] if name == "device" and isinstance(table[key], dict) else str(table[key]))
+        for key, name in names.items()
+    }

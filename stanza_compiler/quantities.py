@@ -13,7 +13,7 @@ from stanza_compiler.opgraph import SHORT_DTYPES
 from stanza_compiler.options import InputSpec
 
 NUMBER = r"(\d+(?:\.\d+)?)\s*"
-BIT_EXPONENTS = {"": 0, "k": 3, "m": 6, "g": 9, "t": 12}
+EXPONENTS = {"": 0, "k": 3, "m": 6, "g": 9, "t": 12, "p": 15}
 SECOND_EXPONENTS = {"ns": -9, "us": -6, "ms": -3, "s": 0}
 LARGEST = 1_000_000
 
@@ -30,11 +30,33 @@ def bandwidth(place: str, text: str) -> float:
     >>> bandwidth("--bandwidth", "1.5Gbit")
     1500000000.0
     """
-    match = re.fullmatch(NUMBER + r"([kKmMgGtT]?)(?:[bB]it(?:/s)?|bps)", text.strip(), re.ASCII)
-    bit_per_s = float(f"{match[1]}e{BIT_EXPONENTS[match[2].lower()]}") if match else 0.0
-    if 0 < bit_per_s < math.inf:
-        return bit_per_s
-    raise UsageError(place, f"{text!r} is not a bandwidth above zero", "write it like 10Gbit or 200Mbit")
+    return _rate(place, text, "(?:[bB]it(?:/s)?|bps)", "a bandwidth", "10Gbit or 200Mbit")
+
+
+def flop_rate(place: str, text: str) -> float:
+    """FLOP per second: `6.5TFLOP/s` and `6.5 TFLOPS` are the same.
+
+    >>> flop_rate("flops", "6.5TFLOP/s")
+    6500000000000.0
+    """
+    return _rate(place, text, "FLOP(?:/s|S|s)", "a speed of computing", "6.5TFLOP/s")
+
+
+def memory_bandwidth(place: str, text: str) -> float:
+    """Bytes per second: `250GB/s`.
+
+    >>> memory_bandwidth("memory-bandwidth", "250GB/s")
+    250000000000.0
+    """
+    return _rate(place, text, "B/s", "a memory's bandwidth", "250GB/s")
+
+
+def _rate(place: str, text: str, unit: str, what: str, example: str) -> float:
+    match = re.fullmatch(NUMBER + "([kKmMgGtTpP]?)" + unit, text.strip(), re.ASCII)
+    rate = float(f"{match[1]}e{EXPONENTS[match[2].lower()]}") if match else 0.0
+    if 0 < rate < math.inf:
+        return rate
+    raise UsageError(place, f"{text!r} is not {what} above zero", f"write it like {example}")
 
 
 def latency(place: str, text: str) -> float:
