@@ -38,7 +38,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         for name in dict.fromkeys((PROGRAM, *filter(None, asked.ways.split(",")))):
             show(f"compiling {name}")
             try:
-                programs.append(compiled(model, WAYS[name], asked.hosts, bit_per_s, Path(scratch, name)))
+                out = Path(scratch, name)
+                programs.append(compiled(model, WAYS[name], asked.hosts, bit_per_s, out, host_cpus=asked.host_cpus))
             except StanzaError as error:
                 refused.append(f"{name}: {error}")
         options = Options(

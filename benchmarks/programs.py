@@ -1,9 +1,9 @@
 """The models of the benchmarks of speed, and the ways in which they are compiled."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from stanza_compiler.cluster import DEVICES, Cluster
+from stanza_compiler.cluster import DEVICES, Cluster, Device
 from stanza_compiler.codecs import PLAIN, Codecs
 from stanza_compiler.compiler import compile_source
 from stanza_compiler.options import Options
@@ -96,8 +96,23 @@ class Model:
     batch: int
 
 
-def compiled(model: Model, way: Way, hosts: int, bit_per_s: float, out: Path) -> Emitted:
-    """Compile for `hosts` machines like this one into `out`, beside which the model's file is put.
+def processors(count: float | None) -> Device:
+    """What a host has that may use `count` of this machine's processors; of all, the planner's `cpu`."""
+    cpu = DEVICES["cpu"]
+    if count is None:
+        return cpu
+    return replace(
+        cpu,
+        flops_per_s=count * cpu.flops_per_s,
+        memory_bytes_per_s=count * cpu.memory_bytes_per_s,
+        overhead_s=cpu.overhead_s / count,
+    )
+
+
+def compiled(
+    model: Model, way: Way, hosts: int, bit_per_s: float, out: Path, *, host_cpus: float | None = None
+) -> Emitted:
+    """Compile for `hosts` machines with `host_cpus` processors into `out`, beside which the model's file is put.
 
     Raises StanzaError where the model can't be compiled in this way.
     """
@@ -105,7 +120,7 @@ def compiled(model: Model, way: Way, hosts: int, bit_per_s: float, out: Path) ->
     if model.name in SOURCES:
         source = out.parent / f"{model.name}.py"
         source.write_text(SOURCES[model.name].format(batch=model.batch, pixels=model.pixels), encoding="utf-8")
-    cluster = Cluster(nodes=hosts, bandwidth_bit_per_s=bit_per_s, device=DEVICES["cpu"])
+    cluster = Cluster(nodes=hosts, bandwidth_bit_per_s=bit_per_s, device=processors(host_cpus))
     request = Request(
         strategy=way.strategy,
         placement=way.placement,

@@ -3,7 +3,7 @@
     python -m benchmarks.scaling alexnet --input 64 --batch 32 --hosts 2,3,4,5,6,8 --beyond 16,32,64 -o FOLDER
 
 Each number of hosts is planned anew, rehearsed against DistributedDataParallel on links of the same bandwidth, and
-priced by the planner for its device `cpu`. FOLDER/scaling.json and scaling.md are written.
+priced by the planner for its device `cpu`, or for --host-cpus of it. FOLDER/scaling.json and scaling.md are written.
 """
 
 import argparse
@@ -35,7 +35,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     with tempfile.TemporaryDirectory(prefix="stanza-scaling-") as scratch, progress("compiling") as show:
         for hosts in (*asked.hosts, *asked.beyond):
             show(f"compiling for {hosts} hosts")
-            emitted = compiled(model, WAYS[asked.way], hosts, bit_per_s, Path(scratch, f"hosts{hosts}"))
+            out = Path(scratch, f"hosts{hosts}")
+            emitted = compiled(model, WAYS[asked.way], hosts, bit_per_s, out, host_cpus=asked.host_cpus)
             line: dict[str, Any] = {"hosts": hosts, "plan": plan_of(emitted), **_predicted(emitted)}
             if hosts in asked.hosts:
                 line |= {"rehearsed": asdict(rehearse(_options(asked, emitted, hosts, bit_per_s), show=show))}

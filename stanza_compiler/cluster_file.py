@@ -95,7 +95,7 @@ def _described(place: str, table: Mapping[str, Any]) -> Device:
 
 
 def _named(place: str, table: Mapping[str, Any], choices: Iterable[str]) -> dict[str, tuple[str, Any]]:
-    """Place and text of a table's entries, in a file named like `choices` or with `_` for `-`; a device stays a table."""
+    """Place and text of a table's entries, named like `choices` or with `_` for `-`; a device's may be a table."""
     names = {key: one_of(place, key.replace("_", "-"), choices) for key in table}
     return {
         name: (f"{place}: {key}", table[key] if name == "device" and isinstance(table[key], dict) else str(table[key]))
