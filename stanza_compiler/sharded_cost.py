@@ -8,7 +8,7 @@ from stanza_compiler.codecs import PLAIN, Codecs
 from stanza_compiler.cost_model import Batch, costs_on, price_cut, with_network
 from stanza_compiler.gradients import Gradient, gradients
 from stanza_compiler.network import Channel, host_exchange, sharded_copies, sharded_s_per_byte
-from stanza_compiler.op_time import backward_s, forward_s, needs_backward
+from stanza_compiler.op_time import backward_s, forward_s, late_share, needs_backward
 from stanza_compiler.opgraph import Op, OpGraph, Shardable, Value
 from stanza_compiler.plan import Allocation, Prediction
 
@@ -45,18 +45,23 @@ class ShardedPrices:
                 terms[term] = cluster.latency_s + size * s_per_byte
                 sent += size * copies
         exchange = host_exchange(allocation, cluster)
+        late_s = 0.0
         for op, share, gathered in self._chain(fc_ops, hosts):
             own = _own_columns(op, share, is_layer=op.name in self._shardable.linears)
             gather_s = _exchange_s(exchange, gathered * samples)
             terms["fc_forward_s"] += forward_s(self._graph, own, cluster.device, samples) + gather_s
             if op.name in self._trained:
-                terms["fc_backward_s"] += backward_s(self._graph, own, cluster.device, samples) + gather_s
+                own_backward_s = backward_s(self._graph, own, cluster.device, samples)
+                own_late_s = late_share(self._graph, op) * own_backward_s
+                late_s += own_late_s
+                terms["fc_backward_s"] += own_backward_s - own_late_s + gather_s
                 sent += (hosts - 1) * gathered * samples
             sent += (hosts - 1) * gathered * samples
             updated_bytes = share * self._gradients.get(op.name, Gradient()).dense_bytes
             terms["optimizer_s"] += updated_bytes * self.base.optimizer_s_per_byte
         loss_bytes = self._loss_bytes(hosts) * samples
         terms["fc_forward_s"] += _exchange_s(exchange, loss_bytes)
+        terms["fc_exposed_s"] = max(0.0, late_s - terms["conv_allreduce_exposed_s"])
         return Prediction(allocation, samples, sent + (hosts - 1) * loss_bytes, terms)
 
     def _conv_alone(self, fc_ops: frozenset[str], cluster: Cluster) -> Prediction:

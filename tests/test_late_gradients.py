@@ -77,6 +77,29 @@ def test_two_backwards_add_up_to_what_autograd_gives(make: Any, beside: Executor
         torch.testing.assert_close(parameter.grad, expected[name], rtol=1e-12, atol=1e-12, msg=name)
 
 
+@pytest.mark.parametrize("make", [_Tied, lambda: nn.Sequential(nn.Embedding(9, 5), nn.Linear(5, 7), nn.Linear(7, 3))])
+def test_gradients_that_nobody_wants_are_taken_from_the_parameters_at_once(make: Any, beside: Executor | None) -> None:
+    torch.manual_seed(0)
+    stage, ids = make().double(), torch.tensor([[1, 2, 2], [0, 5, 8]])
+    own, *_ = stage.parameters()
+    stage(ids).sum().backward()
+    expected = {name: (each - 0.5 * each.grad).detach() for name, each in stage.named_parameters() if each is not own}
+    expected_gradient, before = own.grad.clone(), own.detach().clone()
+    stage.zero_grad(set_to_none=True)
+    late = LateGradients(stage, beside, rate=lambda parameter: None if parameter is own else 0.5)
+    with late.forward():
+        loss = stage(ids).sum()
+    late.backward([loss], [None])
+    late.begin()
+    late.compute()
+    torch.testing.assert_close(own.grad, expected_gradient, rtol=1e-12, atol=1e-12)
+    assert torch.equal(own, before)
+    for name, parameter in stage.named_parameters():
+        if parameter is not own:
+            assert parameter.grad is None, name
+            torch.testing.assert_close(parameter.detach(), expected[name], rtol=1e-12, atol=1e-12, msg=name)
+
+
 def test_what_another_thread_raises_is_raised_here() -> None:
     stage = nn.Linear(3, 2)
     with ThreadPoolExecutor(1) as pool:

@@ -54,7 +54,8 @@ def test_two_hosts_that_share_two_layers_are_as_by_hand() -> None:
             "conv_forward_s": 4 * 10 / 1000,
             "up_s": 0.5 + 12 * (40 + 10) / 1000,  # a host gets three other ranks' parts
             "fc_forward_s": 16 * (12 / 2 + 8 / 2) / 1000 + 16 * 48 / 2 / 1e4 + 2 * exchange_s,
-            "fc_backward_s": 16 * (24 / 2 + 16 / 2) / 1000 + 2 * 16 * 48 / 2 / 1e4 + exchange_s,
+            # Of the layers half: the products for their own gradients are computed while CONV's sums travel.
+            "fc_backward_s": 16 * (12 / 2 + 8 / 2) / 1000 + 2 * 16 * 48 / 2 / 1e4 + exchange_s,
             "down_s": 0.5 + 12 * 40 / 1000,
             "conv_backward_s": 4 * 20 / 1000,
             "conv_allreduce_exposed_s": 6 * 0.5 + 6 / 4 * 1000 / 1000,
@@ -65,6 +66,18 @@ def test_two_hosts_that_share_two_layers_are_as_by_hand() -> None:
     # CONV's ring, 24 parts of samples to hosts and back, the columns twice, the loss.
     assert prediction.bytes_per_step == 2 * 3 * 1000 + 24 * (50 + 40) + 2 * 384 + 384
     assert prediction.allocation == Allocation(4, 2, "sharded")
+
+
+def test_late_gradients_count_as_far_as_they_outlast_the_sums_of_conv() -> None:
+    heavy = replace(
+        GRAPH,
+        ops=tuple(replace(op, forward_flops=9_000, backward_flops=18_000) for op in GRAPH.ops if op.name != "act"),
+    )
+    heavy = replace(heavy, ops=tuple(replace(op, inputs=("hidden",)) if op.name == "head" else op for op in heavy.ops))
+    prediction = ShardedPrices(heavy, SHARDABLE, CLUSTER, Batch(4), 4).price(CHAIN - {"act"}, 2)
+    late_s = 2 * 16 * 9_000 / 2 / 1000
+    assert prediction.terms["conv_allreduce_exposed_s"] < late_s
+    assert prediction.terms["fc_exposed_s"] == pytest.approx(late_s - prediction.terms["conv_allreduce_exposed_s"])
 
 
 def test_the_busiest_host_has_the_larger_share_of_columns() -> None:
@@ -81,9 +94,7 @@ def test_a_loss_that_takes_all_scores_is_priced_with_them() -> None:
 
 def test_one_host_costs_what_a_colocated_one_costs() -> None:
     prices = ShardedPrices(GRAPH, SHARDABLE, CLUSTER, Batch(4), 4)
-    # but for what a colocated host leaves for later
-    base = replace(prices.base, ops=tuple(replace(op, fc_late_s=0.0) for op in prices.base.ops))
-    alone, colocated = prices.price(CHAIN, 1), price_cut(base, CHAIN)
+    alone, colocated = prices.price(CHAIN, 1), price_cut(prices.base, CHAIN)
     assert alone.terms == pytest.approx(colocated.terms)
     assert alone.bytes_per_step == colocated.bytes_per_step
 

@@ -84,9 +84,10 @@ class FcSide:
         self._shared_names = names_within(stage, self.shared)
         self.updater = make_updater(program.hooks, stage, self._shared_names)
         self._count = GlobalCount(groups.counts)
-        self._late = LateGradients(stage, idle_cores(cores) if device.type == "cpu" else None)
+        self._late = LateGradients(stage, idle_cores(cores) if device.type == "cpu" else None, rate=self._rate)
         self._sum: GradientSum | None = None
         self._fronts: set[Tensor] = set()
+        self._incomplete: set[Tensor] = set()
         self._parts = [_Part() for _ in range(micro_batches)]
         self._part = self._parts[0]
         self._divisor = 0.0
@@ -201,7 +202,7 @@ class FcSide:
         Input gradients leave as soon as they exist; weight gradients are left to idle cores and `compute_late`, unless
         the other hosts wait for them. The sum over the hosts begins with the last micro-batch.
         """
-        fronts = self._fronts if route.number else set()
+        self._incomplete = fronts = self._fronts if route.number else set()
         sums = self._sum if self._part is self._parts[-1] else None
         with watch("fc_backward_s"), threads(self._cores):
             roots = [root for root in self._roots(route) if root[0].requires_grad]
@@ -279,6 +280,13 @@ class FcSide:
             return [*self._held.roots(route.segment.gives)]
         loss = self._part.loss
         return [(loss.mean_over(self._divisor), None)] if loss is not None else []
+
+    def _rate(self, parameter: Tensor) -> float | None:
+        """At which rate its gradient may be taken from a parameter: one that nobody adds to and no backward reads."""
+        alone = self._groups.hosts is None and parameter not in self._incomplete
+        if self.updater is None or not alone or any(parameter is each for each in self.shared.values()):
+            return None
+        return self.updater.rate(parameter)
 
     def _finish_transfers(self) -> int:
         """Wait until all has left; return the bytes of returned gradients."""

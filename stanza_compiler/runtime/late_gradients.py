@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor, Future
 from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from functools import partial
 
 import torch
@@ -21,12 +22,23 @@ class LateGradients:
         late.compute()                    the rest is there
 
     What autograd does itself and what is late add up. A parameter with hooks of the user's is never late: its hooks
-    see the whole gradient, once.
+    see the whole gradient, once. A gradient of which nothing but a multiple is to be taken from the parameter is taken
+    from it as it is computed, and `.grad` stays None.
     """
 
-    def __init__(self, stage: nn.Module, beside: Executor | None = None) -> None:
-        """`beside` are threads that would be idle while this one computes something else."""
-        self._beside = beside
+    def __init__(
+        self,
+        stage: nn.Module,
+        beside: Executor | None = None,
+        *,
+        rate: Callable[[Tensor], float | None] = lambda parameter: None,
+    ) -> None:
+        """`beside` are threads that would be idle while this one computes something else.
+
+        `rate` is asked, once a parameter's gradient can be computed, for the multiple that is its whole update; None
+        where somebody else wants the gradient.
+        """
+        self._beside, self._rate = beside, rate
         self._begun: list[tuple[Future[None], Callable[[], None]]] = []
         self._able = {
             id(parameter)
@@ -91,8 +103,7 @@ class LateGradients:
         while self._pieces:
             parameter = next(iter(self._pieces))
             pieces = joined(self._pieces.pop(parameter))
-            gradient, is_new = self._room(parameter)
-            _fill(gradient, pieces, is_new=is_new)
+            self._target(parameter).take(pieces)
             finished(parameter)
 
     # What the swapped calls ask and say.
@@ -113,28 +124,39 @@ class LateGradients:
         self._pieces.setdefault(parameter, []).append(piece)
 
     def _tasks(self, parameter: Tensor, pieces: list[Piece]) -> Iterator[Callable[[], None]]:
-        gradient, is_new = self._room(parameter)
+        target = self._target(parameter)
         if len(pieces) > 1:
-            yield partial(_fill, gradient, pieces, is_new=is_new)
+            yield partial(target.take, pieces)
         else:
-            for piece, part in pieces[0].cut(gradient):
-                yield partial(_fill, part, [piece], is_new=is_new)
+            for piece, part in pieces[0].cut(target.tensor):
+                yield partial(replace(target, tensor=part).take, [piece])
 
-    def _room(self, parameter: Tensor) -> tuple[Tensor, bool]:
-        """The gradient of `parameter`, and whether it has no values yet."""
+    def _target(self, parameter: Tensor) -> "_Target":
         if parameter.grad is not None:
-            return parameter.grad, False
+            return _Target(parameter.grad)
+        rate = self._rate(parameter)
+        if rate is not None:
+            return _Target(parameter.detach(), factor=-rate)
         # On a GPU torch keeps freed memory itself.
         on_cpu = parameter.device.type == "cpu"
         parameter.grad = self._rooms.lend(parameter, parameter) if on_cpu else torch.empty_like(parameter)
-        return parameter.grad, True
+        return _Target(parameter.grad, is_new=True)
 
 
-@torch.no_grad()
-def _fill(gradient: Tensor, pieces: Sequence[Piece], *, is_new: bool) -> None:
-    for piece in pieces:
-        if is_new:
-            piece.write(gradient)
+@dataclass(frozen=True, slots=True)
+class _Target:
+    """Where `factor` times a gradient is added; a new one has no values yet."""
+
+    tensor: Tensor
+    factor: float = 1.0
+    is_new: bool = False
+
+    @torch.no_grad()
+    def take(self, pieces: Sequence[Piece]) -> None:
+        first, *others = pieces
+        if self.is_new:
+            first.write(self.tensor)
         else:
-            piece.add(gradient)
-        is_new = False
+            first.add(self.tensor, self.factor)
+        for piece in others:
+            piece.add(self.tensor, self.factor)

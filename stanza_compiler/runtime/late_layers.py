@@ -20,8 +20,8 @@ class Piece(Protocol):
     def write(self, gradient: Tensor) -> None:
         """Put it into `gradient`."""
 
-    def add(self, gradient: Tensor) -> None:
-        """Add it to `gradient`."""
+    def add(self, gradient: Tensor, factor: float = 1.0) -> None:
+        """Add `factor` times it to `gradient`."""
 
     def cut(self, gradient: Tensor) -> Iterator[tuple["Piece", Tensor]]:
         """Shares of parts of `gradient` that several threads may take, together the whole."""
@@ -169,8 +169,8 @@ class _Product:
     def write(self, gradient: Tensor) -> None:
         torch.mm(self.rows.t(), self.inputs, out=gradient)
 
-    def add(self, gradient: Tensor) -> None:
-        gradient.addmm_(self.rows.t(), self.inputs)
+    def add(self, gradient: Tensor, factor: float = 1.0) -> None:
+        gradient.addmm_(self.rows.t(), self.inputs, alpha=factor)
 
     def cut(self, gradient: Tensor) -> Iterator[tuple[Piece, Tensor]]:
         height = max(1, CUT // gradient.shape[1])
@@ -187,8 +187,8 @@ class _Sum:
     def write(self, gradient: Tensor) -> None:
         torch.sum(self.rows, 0, out=gradient)
 
-    def add(self, gradient: Tensor) -> None:
-        gradient.add_(self.rows.sum(0))
+    def add(self, gradient: Tensor, factor: float = 1.0) -> None:
+        gradient.add_(self.rows.sum(0), alpha=factor)
 
     def cut(self, gradient: Tensor) -> Iterator[tuple[Piece, Tensor]]:
         yield self, gradient
@@ -205,15 +205,16 @@ class _Lookups:
     def write(self, gradient: Tensor) -> None:
         self.add(gradient.zero_())
 
-    def add(self, gradient: Tensor) -> None:
+    def add(self, gradient: Tensor, factor: float = 1.0) -> None:
         ids, gradients = self.ids.reshape(-1), self.gradients.reshape(-1, self.gradients.shape[-1])
         if gradient.device.type != "cpu":  # index_add_ is not deterministic there
-            gradient.add_(torch.ops.aten.embedding_dense_backward(gradients, ids, len(gradient), self.padding, False))
+            dense = torch.ops.aten.embedding_dense_backward(gradients, ids, len(gradient), self.padding, False)
+            gradient.add_(dense, alpha=factor)
             return
         if self.padding >= 0:
             kept = ids != self.padding
             ids, gradients = ids[kept], gradients[kept]
-        gradient.index_add_(0, ids, gradients)
+        gradient.index_add_(0, ids, gradients, alpha=factor)
 
     def cut(self, gradient: Tensor) -> Iterator[tuple[Piece, Tensor]]:
         yield self, gradient

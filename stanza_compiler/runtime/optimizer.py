@@ -6,9 +6,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.optim.optimizer import _global_optimizer_pre_hooks
 
 from .program import Hooks
+
+# Options of SGD that make an update more than a multiple of the gradient.
+_ANYTHING_ELSE = ("momentum", "weight_decay", "maximize", "differentiable")
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,6 +21,25 @@ class Updater:
 
     optimizer: Any
     scheduler: Any
+    is_sgd: bool
+
+    def rate(self, parameter: Tensor) -> float | None:
+        """How many times its gradient the next `step` takes from a parameter, if it does nothing else with that.
+
+        So does torch's SGD without momentum, weight decay and hooks, which may look at gradients or change them.
+        """
+        if not self.is_sgd or any(
+            (
+                self.optimizer._optimizer_step_pre_hooks,
+                self.optimizer._optimizer_step_post_hooks,
+                _global_optimizer_pre_hooks,
+            )
+        ):
+            return None
+        for group in self.optimizer.param_groups:
+            if any(parameter is each for each in group["params"]):
+                return None if any(group[option] for option in _ANYTHING_ELSE) else float(group["lr"])
+        return None
 
     def step(self) -> None:
         """Update the parameters from their gradients, then forget the gradients."""
@@ -46,4 +69,6 @@ def make_updater(hooks: Hooks, stage: nn.Module, names: Mapping[str, str] | None
         optimizer = hooks.make_optimizer(trainable)
     else:
         optimizer = hooks.make_optimizer(parameters)
-    return Updater(optimizer, hooks.make_scheduler(optimizer) if hooks.make_scheduler else None)
+    # Not with a `step` that somebody put in the place of SGD's; schedulers do that too, to count.
+    is_sgd = type(optimizer) is torch.optim.SGD and "step" not in vars(optimizer)
+    return Updater(optimizer, hooks.make_scheduler(optimizer) if hooks.make_scheduler else None, is_sgd)

@@ -5,9 +5,11 @@ from functools import reduce
 from operator import add
 
 import torch
+from torch import Tensor
 
 from .assembly import Assembly, Delivery
 from .columns import ColumnLinear, Masks
+from .late_gradients import LateGradients
 from .loss import Loss, measure
 from .optimizer import make_updater
 from .peers import Peers
@@ -46,6 +48,7 @@ class ShardedFcSide:
         self._hooks, self._peers, self._seed, self._device = program.hooks, peers, seed, device
         self._classes = list(columns.values())[-1]
         self._updater = make_updater(program.hooks, self.stage)
+        self._late = LateGradients(self.stage, rate=self._rate)
         self._deliveries: list[Delivery] = []
 
     def receive(self, step: int, samples: Sequence[int], watch: Stopwatch) -> None:
@@ -70,7 +73,7 @@ class ShardedFcSide:
         with watch("fc_forward_s"):
             for delivery in self._deliveries:
                 masks.begin()
-                with masks:
+                with masks, self._late.forward():
                     method = getattr(self.stage, route.segment.method)
                     local = method(*(delivery.tensors[name] for name in route.segment.takes))
                 scores = ShardedScores.of(local, self._classes, self._peers)
@@ -82,19 +85,21 @@ class ShardedFcSide:
         return gathered_by
 
     def backward(self, watch: Stopwatch) -> None:
-        """Propagate the global mean; parts of the input's gradient leave as soon as they exist."""
+        """Propagate the global mean; parts of the input's gradient leave before the layers' own are computed."""
         assert self.loss is not None
         with watch("fc_backward_s"):
             mean = self.loss.mean_over(self.loss.count)
             if mean.requires_grad:
-                torch.autograd.backward(mean)
+                self._late.backward([mean], [None])
             self.receiver.return_rest()
         if self.receiver.started_at is not None and self.receiver.returned_at is not None:
             watch.add("turnaround_s", self.receiver.returned_at - self.receiver.started_at)
 
     def finish(self, watch: Stopwatch) -> int:
-        """Update this host's columns; return the bytes sent for gradients and to the other hosts."""
+        """Compute what backward has left, update; return the bytes sent for gradients and to the other hosts."""
         sent = self._finish_transfers()
+        with watch("fc_late_s"):
+            self._late.compute()
         if self._updater is not None:
             with watch("optimizer_s"):
                 self._updater.step()
@@ -103,6 +108,9 @@ class ShardedFcSide:
     def finish_rehearsal(self) -> None:
         """Forget the rehearsed step."""
         self._finish_transfers()
+
+    def _rate(self, parameter: Tensor) -> float | None:
+        return self._updater.rate(parameter) if self._updater is not None else None
 
     def _finish_transfers(self) -> int:
         self._deliveries = []
