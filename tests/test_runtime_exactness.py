@@ -54,13 +54,20 @@ def small_forward(w: State, x: Tensor) -> Tensor:
     return F.linear(h, w["fc2.weight"], w["fc2.bias"])
 
 
-def small_loop(global_batch: int, steps: int, trained: tuple[str, ...] = ("conv", "fc")) -> tuple[State, list[float]]:
-    """SGD with momentum 0.9, weight decay 1e-3, lr 0.05 halved every 3 steps, items 0, 1, 2, ... of 75."""
+def small_loop(
+    global_batch: int,
+    steps: int,
+    trained: tuple[str, ...] = ("conv", "fc"),
+    *,
+    momentum: float = 0.9,
+    weight_decay: float = 1e-3,
+) -> tuple[State, list[float]]:
+    """SGD with lr 0.05 halved every 3 steps, items 0, 1, 2, ... of 75."""
     generator = torch.Generator().manual_seed(7)
     images = torch.randn(75, 3, 12, 12, generator=generator)
     labels = torch.randint(10, (75,), generator=generator)
     w = {name: tensor.clone().requires_grad_(name.startswith(trained)) for name, tensor in small_weights().items()}
-    momentum: State = {}
+    velocity: State = {}
     losses = []
     position = 0
     for step in range(steps):
@@ -72,9 +79,9 @@ def small_loop(global_batch: int, steps: int, trained: tuple[str, ...] = ("conv"
         gradients = torch.autograd.grad(loss, [w[name] for name in names])
         with torch.no_grad():
             for name, gradient in zip(names, gradients, strict=True):
-                change = gradient + 1e-3 * w[name]
-                momentum[name] = 0.9 * momentum[name] + change if name in momentum else change
-                w[name] -= 0.05 * 0.5 ** (step // 3) * momentum[name]
+                change = gradient + weight_decay * w[name]
+                velocity[name] = momentum * velocity[name] + change if name in velocity else change
+                w[name] -= 0.05 * 0.5 ** (step // 3) * velocity[name]
     return {name: tensor.detach() for name, tensor in w.items()}, losses
 
 
