@@ -47,7 +47,7 @@ class _Part:
 class ConvSide:
     """The CONV stage on this rank's own part of the batch, in one piece or cut into micro-batches.
 
-    In one piece its gradients are averaged by DistributedDataParallel. Of several a GradientSum adds up what they have
+    In one piece its gradients are summed by DistributedDataParallel. Of several a GradientSum adds up what they have
     accumulated, each bucket as soon as the last micro-batch's backward has completed it.
     """
 
@@ -177,7 +177,7 @@ class ConvSide:
         if self._host != self._rank and received and len(self._parts) == 1:
             watch.add("round_trip_s", time.perf_counter() - self._part.sent_at)
         self._part.gradients |= {
-            name: received[index] * self._scale for index, name in enumerate(route.crossing) if index in received
+            name: received[index] for index, name in enumerate(route.crossing) if index in received
         }
 
     def backward(self, route: Route, samples: Sequence[int], watch: Stopwatch) -> None:
@@ -238,18 +238,11 @@ class ConvSide:
             summed = [(parameters[name], sparse) for name, sparse in self._trained.items()]
             group, size = self._groups.conv, self._bucket_bytes
             self._sum = GradientSum(summed, group, bucket_bytes=size, codecs=self._codecs)
-        for receiver in self.receivers.values():
-            receiver.scale = self._scale
 
     @property
-    def shared_scale(self) -> int:
-        """How many times too large the gradients of shared parameters are; 0 when they are a stand-in's."""
-        return self._scale if any(part.batch is not None for part in self._parts) else 0
-
-    @property
-    def _scale(self) -> int:
-        """DistributedDataParallel averages: n times the gradient makes its mean the sum over the ranks."""
-        return self._layout.conv_workers if self._replica is not self.stage else 1
+    def has_items(self) -> bool:
+        """Whether this step's gradients are of items, not of a stand-in."""
+        return any(part.batch is not None for part in self._parts)
 
     @property
     def _is_last(self) -> bool:
@@ -273,7 +266,7 @@ class ConvSide:
             self.loss = None
         count = self._count.of_step(self.loss, samples)
         if own is not None and own.total.requires_grad:
-            weight = self._scale / count if self.loss is not None and count else 0.0
+            weight = 1.0 / count if self.loss is not None and count else 0.0
             torch.autograd.backward(own.total, torch.full_like(own.total, weight))
 
     def _finish_transfers(self) -> int:

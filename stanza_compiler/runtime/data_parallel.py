@@ -79,8 +79,7 @@ class DataParallelTrainer:
             with watch("conv_backward_s"):
                 count = sum_count(share, self._groups.counts) if self._counted else float(len(items))
                 if loss.total.requires_grad:
-                    # DistributedDataParallel averages: n times the share makes its mean the sum.
-                    weight = self._layout.conv_workers / count if own and count else 0.0
+                    weight = 1.0 / count if own and count else 0.0
                     torch.autograd.backward(loss.total, torch.full_like(loss.total, weight))
         if following_own:
             self._batches.load_ahead(number + 1, following_own)

@@ -10,7 +10,7 @@ from .transfer import Transfer
 
 
 class LateSums:
-    """The means over a group that a backward has begun; until `wait` each gradient is this rank's own share.
+    """The sums over a group that a backward has begun; until `wait` each gradient is this rank's own share.
 
     DistributedDataParallel would end backward by waiting for its buckets. Here it is told at once that a bucket is
     done, so that backward returns and this rank computes something else while they travel.
@@ -26,10 +26,9 @@ class LateSums:
         self._coded: list[tuple[Tensor, Tensor]] = []
 
     def attach(self, replica: nn.Module, group: dist.ProcessGroup) -> None:
-        """Take over the buckets of `replica`, whose gradients have to be views of them."""
+        """Sum, not average, the buckets of `replica`, whose gradients have to be views of them."""
         assert isinstance(replica, DistributedDataParallel)
         assert replica.gradient_as_bucket_view
-        size = dist.get_world_size(group)
 
         def begin(_: object, bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:  # type: ignore[name-defined]  # torch's gap
             gradients = bucket.buffer()
@@ -37,7 +36,6 @@ class LateSums:
             travelling = gradients.to(dtype if gradients.is_sparse else self._codecs.summed_in(dtype))
             if travelling is not gradients:
                 self._coded.append((gradients, travelling))
-            travelling.div_(size)
             work = dist.all_reduce(travelling, group=group, async_op=True)
             assert work is not None
             self._begun.append(work)
@@ -50,7 +48,7 @@ class LateSums:
         replica.register_comm_hook(None, begin)
 
     def wait(self) -> None:
-        """Return when the gradients are the means.
+        """Return when the gradients are the sums.
 
         Raises EdgeError when a rank of the group ended or the group's timeout passed.
         """

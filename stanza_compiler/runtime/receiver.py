@@ -40,7 +40,6 @@ class Receiver:
         self._sends: list[Transfer] = []
         self._bytes_sent = 0
         self._received_at = 0.0
-        self.scale = 1
         self.started_at: float | None = None
         self.returned_at: float | None = None
 
@@ -154,7 +153,6 @@ class Receiver:
 
     def _returns(self, leaf: Shared, gradient: Tensor) -> list[dist.P2POp]:
         operations = []
-        gradient = gradient if self.scale == 1 else gradient / self.scale
         payload = encode(self._codec, gradient, leaf.axis, self._lift) if leaf.wire in self._coded else gradient
         for (peer, piece), (_, coded) in zip(leaf.pieces(gradient), leaf.pieces(payload), strict=True):
             if peer == self._rank:

@@ -23,8 +23,9 @@ def replicate(
 ) -> nn.Module:
     """`stage` with its gradients averaged over `group` during backward, `bucket_bytes` at once.
 
-    With `sums` backward does not wait for them, and they travel coded as those say. The stage itself when it is alone
-    or has nothing to train.
+    With `sums` they are summed instead: backward does not wait, and they travel coded as those say. The stage itself
+    when it is alone or has nothing to train.
+
     Parameters that no backward reaches are left out: their gradients stay None, as in one process.
     """
     if group is None or not trained:

@@ -161,9 +161,9 @@ class SeparatedTrainer:
     def _sum_shared(self, shared: SharedGradients, watch: Stopwatch) -> int:
         """Complete the gradients of shared parameters; return the bytes sent."""
         if self._conv is None:
-            return shared.reduce([1])
+            return shared.reduce([True])
         with watch("conv_backward_s"):
-            return shared.reduce([self._conv.shared_scale, *([1] if self._fc is not None else [])])
+            return shared.reduce([self._conv.has_items, *([True] if self._fc is not None else [])])
 
     @property
     def _is_pipeline(self) -> bool:

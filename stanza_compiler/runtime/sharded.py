@@ -168,7 +168,7 @@ class _ConvSide(ConvSide):
         for index, name in enumerate(route.crossing):
             pieces = [part[index] for part in parts if index in part]
             if pieces:
-                self._part.gradients[name] = torch.stack(pieces).sum(0) * self._scale
+                self._part.gradients[name] = torch.stack(pieces).sum(0)
 
     @property
     def _others_first(self) -> list[int]:

@@ -16,8 +16,8 @@ from .transfer import waiting_for
 class SharedGradients:
     """Sums the gradients of shared parameters over the ranks of both roles, once a step and in one fixed order.
 
-        CONV rank 0   n_c * g0 ──/n_c──┐                             ┌──> gradient of its copy
-        CONV rank 1   n_c * g1 ──/n_c──┼──> one flat sum per dtype ──┼──> gradient of its copy
+        CONV rank 0   g0 ──────────────┐                             ┌──> gradient of its copy
+        CONV rank 1   g1 ──────────────┼──> one flat sum per dtype ──┼──> gradient of its copy
         host          g2 ──────────────┘                             └──> gradient of its copy
 
     A rank of both roles has two copies: it adds up what both got, and gives both the same bytes. So copies that are
@@ -31,13 +31,13 @@ class SharedGradients:
         self._copies, self._group, self._forms = copies, group, forms
         self._sparse: dict[str, bool] | None = None
 
-    def reduce(self, scales: Sequence[int]) -> int:
+    def reduce(self, counted: Sequence[bool]) -> int:
         """Give every copy the sum over all ranks; return the bytes that this rank sent.
 
-        `scales` say for each of the copies how many times too large its gradient is; 0 leaves it out. A parameter that
-        no backward reached in the first step keeps the gradient None, as in one process.
+        `counted` say of each of the copies whether its gradients are part of it. A parameter that no backward
+        reached in the first step keeps the gradient None, as in one process.
         """
-        own = {name: self._own(name, scales) for name in self._copies[0]}
+        own = {name: self._own(name, counted) for name in self._copies[0]}
         if self._sparse is None:
             self._sparse = self._agree(own)
         late = [name for name, gradients in own.items() if gradients and name not in self._sparse]
@@ -48,12 +48,10 @@ class SharedGradients:
                 copies[name].grad = total.clone() if number else total  # an optimiser may write to it
         return sent
 
-    def _own(self, name: str, scales: Sequence[int]) -> list[Tensor]:
-        """The gradients of this rank's copies, in their right size."""
-        found = [(copies[name].grad, scale) for copies, scale in zip(self._copies, scales, strict=True)]
-        return [
-            gradient / scale if scale > 1 else gradient for gradient, scale in found if gradient is not None and scale
-        ]
+    def _own(self, name: str, counted: Sequence[bool]) -> list[Tensor]:
+        """The gradients of this rank's copies."""
+        found = [copies[name].grad for copies, counts in zip(self._copies, counted, strict=True) if counts]
+        return [gradient for gradient in found if gradient is not None]
 
     def _agree(self, own: Mapping[str, Sequence[Tensor]]) -> dict[str, bool]:
         """By name, whether the sum is sparse; the same on all ranks."""
