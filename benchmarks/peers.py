@@ -23,6 +23,7 @@ from stanza_compiler.quantities import bandwidth
 from stanza_compiler.rehearse.contenders import PEERS, PROGRAM
 from stanza_compiler.rehearse.options import Options
 from stanza_compiler.rehearse.rehearsal import Rehearsed, rehearse
+from stanza_compiler.rehearse.signals import unwinding
 from stanza_compiler.rehearse.summary import Summary
 from stanza_compiler.rehearse.tables import bound_s, build_document
 
@@ -129,4 +130,5 @@ def _rate(summary: Summary) -> float:
 
 
 if __name__ == "__main__":
-    main()
+    with unwinding():
+        main()

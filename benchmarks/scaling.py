@@ -23,6 +23,7 @@ from stanza_compiler.rehearse.contenders import PROGRAM
 from stanza_compiler.rehearse.emitted import Emitted
 from stanza_compiler.rehearse.options import Options
 from stanza_compiler.rehearse.rehearsal import rehearse
+from stanza_compiler.rehearse.signals import unwinding
 
 PEER = "ddp"
 
@@ -125,4 +126,5 @@ def _samples_per_s(outcome: dict[str, Any]) -> float:
 
 
 if __name__ == "__main__":
-    main()
+    with unwinding():
+        main()

@@ -5,10 +5,8 @@ import os
 import signal
 import sys
 import traceback
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import asdict
-from types import FrameType
 from typing import Any
 
 from rich.console import Console
@@ -19,13 +17,14 @@ from stanza_compiler.progress import progress
 from stanza_compiler.rehearse.arguments import parse
 from stanza_compiler.rehearse.options import Options
 from stanza_compiler.rehearse.rehearsal import Rehearsed, rehearse
+from stanza_compiler.rehearse.signals import unwinding
 from stanza_compiler.rehearse.tables import build_document
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one rehearsal; 0 done, 1 something failed, 2 usage, 130 interrupted, 143 terminated."""
     try:
-        with _terminated():
+        with unwinding():
             options = parse(argv)
             if options is not None:
                 _run(options)
@@ -44,21 +43,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"error: {_told(error)}", file=sys.stderr)
         return 2 if isinstance(error, UsageError) else 1
     return 0
-
-
-@contextmanager
-def _terminated() -> Iterator[None]:
-    """SIGTERM and SIGHUP unwind the stack as Ctrl-C does."""
-
-    def handle(number: int, frame: FrameType | None) -> None:
-        raise KeyboardInterrupt(number)
-
-    before = {number: signal.signal(number, handle) for number in (signal.SIGTERM, signal.SIGHUP)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def _told(error: Exception) -> StanzaError:
