@@ -27,7 +27,7 @@ def certify(source: Source, folder: Path) -> Certificate:
     example's own): outputs, loss, every gradient, buffers, one SGD step, state_dict keys. Raises
     CertificateError with the first difference.
     """
-    with torch.random.fork_rng(), imported(folder) as whole_model:
+    with torch.random.fork_rng(), _importing(source, folder) as whole_model:
         try:
             emitted = whole_model.build_model()
         except Exception as error:
@@ -68,6 +68,17 @@ def certify(source: Source, folder: Path) -> Certificate:
         modes=tuple(modes),
         refused=tuple(refused),
     )
+
+
+@contextlib.contextmanager
+def _importing(source: Source, folder: Path) -> Iterator[ModuleType]:
+    with contextlib.ExitStack() as stack:
+        try:
+            whole_model = stack.enter_context(imported(folder))
+        except Exception as error:
+            what = f"the emitted program can't be imported: {type(error).__name__}: {first_line(error)}"
+            raise CertificateError(source.place, what, _REPORT) from error
+        yield whole_model
 
 
 def _compare_state(source: Source, emitted: nn.Module) -> None:

@@ -11,10 +11,13 @@ PLACEMENTS = ("dedicated", "colocated")
 def world_size(request: Request, cluster: Cluster) -> int:
     """Ranks that train: the cluster's, unless the worker counts asked for make another number.
 
-    Both counts: their sum, or the CONV workers alone if hosts are among them (colocated or sharded, or the counts fill
-    the cluster only so). CONV workers alone: as many when colocated or sharded, or when the cluster has fewer ranks.
+    Data-parallel: as many as CONV workers. Both counts: their sum, or the CONV workers alone if hosts are among them
+    (colocated or sharded, or the counts fill the cluster only so). CONV workers alone: as many when colocated or
+    sharded, or when the cluster has fewer ranks.
     """
     ranks, conv_workers, fc_workers = cluster.world_size, request.conv_workers, request.fc_workers
+    if request.strategy == "data-parallel":
+        return conv_workers or ranks
     if conv_workers is None or request.placement == "dedicated":
         return conv_workers + fc_workers if conv_workers and fc_workers else ranks
     if request.placement in ("colocated", "sharded") or (conv_workers >= ranks and fc_workers is None):

@@ -105,14 +105,17 @@ def stanza_compile(
     ] = None,
     batch_norm: Annotated[str, typer.Option(metavar="NAME", help="statistics: local (sync is to come)")] = "local",
     boundary_dtype: Annotated[
-        str, typer.Option(metavar="NAME", help="what crosses the cut travels as fp32, bf16, fp16 or int8")
-    ] = "fp32",
+        str | None,
+        typer.Option(metavar="NAME", help="what crosses the cut travels as fp32, the default, bf16, fp16 or int8"),
+    ] = None,
     gradient_codec: Annotated[
-        str, typer.Option(metavar="NAME", help="gradients are summed as they are (none), or in bf16 or fp16")
-    ] = "none",
+        str | None,
+        typer.Option(metavar="NAME", help="gradients are summed as they are (none, the default), or in bf16 or fp16"),
+    ] = None,
     micro_batches: Annotated[
-        str, typer.Option(metavar="M", help="cut each rank's part of a step into so many, or auto: pipelines conv-fc")
-    ] = "1",
+        str | None,
+        typer.Option(metavar="M", help="cut each rank's part of a step into so many (1), or auto: pipelines conv-fc"),
+    ] = None,
     onnx: Annotated[bool, typer.Option("--onnx", help="write OUT/graph.onnx too, the plan as its metadata")] = False,
     no_verify: Annotated[bool, typer.Option("--no-verify", help="don't compare with the model")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="plan and report, write nothing")] = False,
@@ -145,7 +148,12 @@ def stanza_compile(
     )
     if one_of("--batch-norm", batch_norm, ("local", "sync")) == "sync":
         raise UsageError("--batch-norm", "statistics over all ranks are not built yet", "use local")
-    if one_of("--gradient-codec", gradient_codec, GRADIENT_CODECS) == "powersgd":
+    given = {"boundary_dtype": boundary_dtype, "gradient_codec": gradient_codec, "micro_batches": micro_batches}
+    codecs = Codecs(
+        one_of("--boundary-dtype", boundary_dtype or "fp32", BOUNDARY_DTYPES),
+        one_of("--gradient-codec", gradient_codec or "none", GRADIENT_CODECS),
+    )
+    if codecs.gradient == "powersgd":
         what = "PowerSGD fails on gloo (received data size doesn't match expected size) and was never run on nccl"
         raise UsageError("--gradient-codec", what, "use bf16 or fp16")
     cluster_options = {
@@ -164,14 +172,17 @@ def stanza_compile(
         batch_size=_optional_integer("--batch-size", batch_size),
         global_batch_size=_optional_integer("--global-batch-size", global_batch_size),
         cut_after=cut_after,
-        codecs=Codecs(one_of("--boundary-dtype", boundary_dtype, BOUNDARY_DTYPES), gradient_codec),
-        micro_batches=None if micro_batches == "auto" else positive_integer("--micro-batches", micro_batches),
+        codecs=codecs,
+        micro_batches=None if micro_batches == "auto" else positive_integer("--micro-batches", micro_batches or "1"),
     )
+    if plan is not None:
+        asked = [name for name, value in given.items() if value is not None]
+        request = read_request(read_text("--plan", Path(plan)), f"--plan {plan}", request, asked)
     options = Options(
         source=source,
         out=Path(out) if out is not None else None,
         cluster=machines,
-        request=request if plan is None else read_request(read_text("--plan", Path(plan)), f"--plan {plan}", request),
+        request=request,
         inputs=tuple(input_spec("--input", text) for text in inputs or ()),
         batch_axes=tuple(batch_axis("--batch-axis", text) for text in batch_axes or ()),
         measure=machines.device.name == MEASURE,

@@ -2,6 +2,7 @@
 
 import copy
 import inspect
+import math
 import re
 import textwrap
 from collections.abc import Iterable
@@ -227,7 +228,9 @@ def _default(parameter: inspect.Parameter) -> str:
 def _literal_default(value: Any) -> str | None:
     if isinstance(value, str):
         return quoted(value)
-    return repr(value) if value is None or isinstance(value, bool | int | float) else None
+    if type(value) is float and not math.isfinite(value):
+        return f'float("{value}")'
+    return repr(value) if value is None or type(value) in (bool, int, float) else None
 
 
 def example_text(tensor: torch.Tensor, batch_axis: int | None) -> str:

@@ -75,11 +75,18 @@ def load(options: Options) -> Iterator[Source]:
         raise UsageError(path_text, "no such file", "pass model.py, model.py:attr or package.module:attr")
     root = path.resolve().parent if is_file else Path.cwd()
     modules_before, path_before = set(sys.modules), list(sys.path)
+    dtype_before = torch.get_default_dtype()
     sys.path.insert(0, str(root))
+    place = path.name if is_file else path_text
     try:
         user = _import_file(path.resolve(), root, path.name) if is_file else _import_module(path_text, attribute, root)
-        yield _source(user, attribute, options, root, path.name if is_file else path_text)
+        source = _source(user, attribute, options, root, place)
+        if torch.get_default_dtype() != dtype_before:
+            what = f"it makes {torch.get_default_dtype()} torch's default dtype, which the program would not"
+            raise LoadError(place, what, "leave the default as it is: .double() or dtype= makes a model of another one")
+        yield source
     finally:
+        torch.set_default_dtype(dtype_before)
         sys.path[:] = path_before
         for name in _local_modules(root, modules_before):
             del sys.modules[name]

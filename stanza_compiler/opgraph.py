@@ -15,6 +15,9 @@ SHORT_DTYPES = {
     "bfloat16": "bf16",
     "int64": "i64",
     "int32": "i32",
+    "int16": "i16",
+    "int8": "i8",
+    "uint8": "u8",
     "bool": "b8",
     "complex64": "c64",
 }

@@ -1,6 +1,7 @@
 """The decision as data: which op in which segment, who hosts what, what that is predicted to cost."""
 
 import json
+from collections.abc import Collection
 from dataclasses import asdict, dataclass, fields
 from itertools import zip_longest
 from typing import Any, Literal
@@ -313,9 +314,10 @@ def _prediction_entry(prediction: Prediction | None) -> dict[str, Any] | None:
     }
 
 
-def read_request(text: str, place: str, request: Request) -> Request:
-    """The request with the cut and the allocation of an edited plan.json in it.
+def read_request(text: str, place: str, request: Request, given: Collection[str] = ()) -> Request:
+    """The request with the cut, the allocation and the codecs of an edited plan.json in it.
 
+    Of `boundary_dtype`, `gradient_codec` and `micro_batches` those that are `given` stay as the request has them.
     Raises UsageError when `text` is no plan of this schema.
     """
     remedy = "pass a plan.json that stanza-compile wrote"
@@ -337,16 +339,17 @@ def read_request(text: str, place: str, request: Request) -> Request:
         return Request(
             strategy="separate" if separate else "data-parallel",
             placement=str(allocation["placement"]) if separate else "auto",
-            conv_workers=int(allocation["conv_workers"]) if separate else None,
+            conv_workers=int(allocation["conv_workers"]),
             fc_workers=int(allocation["fc_workers"]) if separate else None,
             batch_size=request.batch_size or (None if request.global_batch_size else int(entry["batch_size"])),
             global_batch_size=request.global_batch_size,
             fc_ops=tuple(map(str, fc_ops)) if separate else None,
-            codecs=request.codecs
-            if request.codecs != PLAIN
-            else Codecs(str(entry["boundary_dtype"]), str(entry["gradient_codec"])),
+            codecs=Codecs(
+                request.codecs.boundary if "boundary_dtype" in given else str(entry["boundary_dtype"]),
+                request.codecs.gradient if "gradient_codec" in given else str(entry["gradient_codec"]),
+            ),
             micro_batches=request.micro_batches
-            if request.micro_batches != 1 or not separate
+            if "micro_batches" in given or not separate
             else int(entry.get("micro_batches", 1)),
         )
     except (ValueError, KeyError, TypeError, AttributeError) as error:

@@ -100,7 +100,7 @@ def input_spec(place: str, text: str) -> InputSpec:
         raise UsageError(place, f"{text!r} has a size of 0", remedy)
     if low is None:
         return spec
-    if not spec.dtype.startswith("int"):
+    if not spec.dtype.startswith(("int", "uint")):
         raise UsageError(place, f"{text!r} gives {spec.dtype} a range", "give ranges to whole numbers only")
     if int(low) >= int(high):
         raise UsageError(

@@ -284,4 +284,4 @@ def _spaced(name: str) -> str:
 
 
 def _speedup(prediction: Prediction, baseline: Prediction | None) -> str:
-    return f"{prediction.samples_per_s / baseline.samples_per_s:.2f}x" if baseline else "-"
+    return f"{prediction.samples_per_s / baseline.samples_per_s:.2f}x" if baseline and baseline.samples_per_s else "-"

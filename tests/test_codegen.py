@@ -1,6 +1,7 @@
 """Names and values for the templates."""
 
 from collections.abc import Callable
+from enum import IntEnum
 from typing import Any
 
 import pytest
@@ -33,6 +34,19 @@ def test_the_generated_call_takes_what_the_model_takes() -> None:
     named = bind({"a": [x]}, more, gate=gate, offset=offset)
     assert list(named) == ["x_a_0", "rest_0", "gate", "extra_offset"]
     assert all(torch.equal(one, other) for one, other in zip(named.values(), (x, more, gate, offset), strict=True))
+
+
+def test_defaults_that_python_writes_otherwise_are_code_all_the_same() -> None:
+    class Level(IntEnum):
+        LOW = 1
+
+    def forward(x: Any, fill: float = float("-inf"), level: int = Level.LOW) -> None: ...
+
+    x = torch.ones(2, 3)
+    bind, _ = bound(forward, x)
+    assert torch.equal(bind(x)["x"], x)
+    with pytest.raises(ValueError, match="fill is fixed to -inf"):
+        bind(x, fill=0.0)
 
 
 def test_what_is_no_tensor_is_held_to_the_compiled_value() -> None:

@@ -284,10 +284,14 @@ REMEDY = "fix it so that the model runs by itself"
         (MODEL + "\ndef batch_axes():\n    return {'y': 0}\n", "model.py: no input is called y; the inputs are x"),
         (MODEL + "\ndef batch_axes():\n    return {'x': 'first'}\n", "model.py: the batch axis of x is 'first'; "
          "give its number or None"),
+        (MODEL.replace("    return Net()", "    torch.set_default_dtype(torch.float64)\n    return Net()"),
+         "model.py: it makes torch.float64 torch's default dtype, which the program would not; leave the default as it "
+         "is: .double() or dtype= makes a model of another one"),
     ],
 )  # fmt: skip
 def test_a_file_without_a_usable_model_is_told_in_one_line(text: str, message: str, tmp_path: Path) -> None:
     assert failure(written(tmp_path, text)) == message
+    assert torch.get_default_dtype() == torch.float32
 
 
 def test_an_unknown_attribute_is_told_with_what_there_is(tmp_path: Path) -> None:

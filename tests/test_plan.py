@@ -4,6 +4,9 @@ import json
 
 import pytest
 
+from stanza_compiler.allocations import world_size
+from stanza_compiler.cluster import Cluster
+from stanza_compiler.codecs import Codecs
 from stanza_compiler.errors import UsageError
 from stanza_compiler.plan import STRATEGIES, TERMS, Allocation, Prediction, Request, read_request, to_json
 from tests.small_plan import PLAN
@@ -65,3 +68,22 @@ def test_an_edited_plan_is_a_request() -> None:
 def test_what_is_no_plan_is_refused(text: str) -> None:
     with pytest.raises(UsageError, match="plan"):
         read_request(text, "--plan p.json", Request())
+
+
+def test_what_is_given_beside_a_plan_replaces_that_alone() -> None:
+    entry = json.loads(to_json(PLAN)) | {"boundary_dtype": "bf16", "gradient_codec": "fp16", "micro_batches": 2}
+    plain = Request(micro_batches=1)
+    kept = read_request(json.dumps(entry), "--plan p.json", plain)
+    assert (kept.codecs, kept.micro_batches) == (Codecs("bf16", "fp16"), 2)
+    replaced = read_request(json.dumps(entry), "--plan p.json", plain, ("boundary_dtype", "micro_batches"))
+    assert (replaced.codecs, replaced.micro_batches) == (Codecs("fp32", "fp16"), 1)
+
+
+def test_a_data_parallel_plan_keeps_its_number_of_ranks() -> None:
+    entry = json.loads(to_json(PLAN)) | {"verdict": "data-parallel"}
+    entry["allocation"] = {"conv_workers": 7, "fc_workers": 0, "placement": "data-parallel"}
+    request = read_request(json.dumps(entry), "--plan p.json", Request())
+    assert (request.strategy, world_size(request, Cluster(nodes=3, bandwidth_bit_per_s=1e9, latency_s=0.0))) == (
+        "data-parallel",
+        7,
+    )

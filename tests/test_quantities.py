@@ -62,6 +62,7 @@ def test_inputs_have_sizes_a_type_and_a_range() -> None:
     assert input_spec("--input", "32x3x224x224:float32") == InputSpec((32, 3, 224, 224), "float32")
     assert input_spec("--input", "4x12:int64[0,500)") == InputSpec((4, 12), "int64", 0, 500)
     assert input_spec("--input", "7:int32[-5, 5)") == InputSpec((7,), "int32", -5, 5)
+    assert input_spec("--input", "4x64x64x3:uint8[0,256)") == InputSpec((4, 64, 64, 3), "uint8", 0, 256)
     assert input_spec("--input", "2x3") == InputSpec((2, 3), "float32")
 
 
