@@ -111,3 +111,28 @@ def test_what_another_thread_raises_is_raised_here() -> None:
         late.begin()
         with pytest.raises(RuntimeError, match="single memory location"):
             late.compute()
+
+
+def test_a_product_with_a_parameter_itself_has_its_values_from_before_the_update() -> None:
+    class Keys(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.proj, self.table = nn.Linear(4, 4, bias=False), nn.Embedding(5, 4)
+
+        def forward(self, ids: Tensor) -> Tensor:
+            keys = self.proj(self.table.weight.detach())
+            return self.table(ids) @ keys.T
+
+    torch.manual_seed(0)
+    stage, ids = Keys(), torch.tensor([0, 3, 3])
+    names = [name for name, _ in stage.named_parameters()]
+    gradients = torch.autograd.grad(stage(ids).square().sum(), list(stage.parameters()))
+    expected = [each.detach() - 0.1 * gradient for each, gradient in zip(stage.parameters(), gradients, strict=True)]
+    late = LateGradients(stage, rate=lambda parameter: 0.1)
+    with late.forward():
+        loss = stage(ids).square().sum()
+    late.backward([loss], [None])
+    late.compute()
+    for name, parameter, value in zip(names, stage.parameters(), expected, strict=True):
+        found = parameter.detach() if parameter.grad is None else parameter.detach() - 0.1 * parameter.grad
+        assert torch.allclose(found, value, rtol=1e-5, atol=1e-6), name

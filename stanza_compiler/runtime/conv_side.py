@@ -22,7 +22,7 @@ from .optimizer import make_updater
 from .plan_file import Crossing
 from .program import Program
 from .receiver import Receiver
-from .replicas import allreduce_bytes, replicate
+from .replicas import allreduce_bytes, refuse_constant, refuse_unsummed, replicate
 from .routes import Route
 from .sender import Sender
 from .shared_parameters import held, names_within
@@ -152,7 +152,8 @@ class ConvSide:
         """Send what an FC segment takes; return the bytes sent."""
         if self._part.batch is None:
             return 0
-        targets, _ = flatten(self._targets(route, self._part.batch))
+        targets, template = flatten(self._targets(route, self._part.batch))
+        self.senders[route.number].check_targets(template)
         taken = [self._part.values[name] for name in route.crossing]
         if route.number == 0:
             taken = [value.clone() for value in taken]  # the CONV segment may overwrite an input while it travels
@@ -206,6 +207,8 @@ class ConvSide:
                 sent = self._sum.finish()
             else:
                 self._sums.wait()
+                if self._groups.conv is not None:
+                    refuse_unsummed(self.stage, {*self._trained, *self._shared_names})
                 sent = allreduce_bytes(self.stage, self._trained, self._groups.conv, self._codecs)
         sent += self._finish_transfers()
         for part in self._parts:
@@ -265,6 +268,8 @@ class ConvSide:
         if self._part.batch is None:
             self.loss = None
         count = self._count.of_step(self.loss, samples)
+        if own is not None:
+            refuse_constant(own, self.stage, self._replica)
         if own is not None and own.total.requires_grad:
             weight = 1.0 / count if self.loss is not None and count else 0.0
             torch.autograd.backward(own.total, torch.full_like(own.total, weight))

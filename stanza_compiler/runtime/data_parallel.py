@@ -18,7 +18,7 @@ from .merge import in_order
 from .optimizer import make_updater
 from .plan_file import PlanFile
 from .program import Program
-from .replicas import allreduce_bytes, replicate
+from .replicas import allreduce_bytes, refuse_constant, refuse_unsummed, replicate
 from .sampler import split_items
 from .standin import REHEARSAL, find_trained, standin_items, standing_in, unchanged_buffers
 from .stopwatch import Stopwatch
@@ -78,6 +78,7 @@ class DataParallelTrainer:
             share = loss.count if own else 0.0
             with watch("conv_backward_s"):
                 count = sum_count(share, self._groups.counts) if self._counted else float(len(items))
+                refuse_constant(loss, self._stage, self._replica)
                 if loss.total.requires_grad:
                     weight = 1.0 / count if own and count else 0.0
                     torch.autograd.backward(loss.total, torch.full_like(loss.total, weight))
@@ -85,6 +86,8 @@ class DataParallelTrainer:
             self._batches.load_ahead(number + 1, following_own)
         with watch("conv_allreduce_exposed_s"):
             self._sums.wait()
+        if self._groups.conv is not None:
+            refuse_unsummed(self._stage, self._trained)
         sent = allreduce_bytes(self._stage, self._trained, self._groups.conv, self._codecs)
         if self._updater is not None:
             with watch("optimizer_s"):

@@ -24,6 +24,7 @@ from .optimizer import make_updater
 from .plan_file import Crossing
 from .program import Program
 from .receiver import Receiver
+from .replicas import refuse_unsummed
 from .routes import Route
 from .sender import Sender
 from .shared_parameters import held, names_within
@@ -88,6 +89,7 @@ class FcSide:
         self._sum: GradientSum | None = None
         self._fronts: set[Tensor] = set()
         self._incomplete: set[Tensor] = set()
+        self._summed: set[str] = set()
         self._parts = [_Part() for _ in range(micro_batches)]
         self._part = self._parts[0]
         self._divisor = 0.0
@@ -241,6 +243,7 @@ class FcSide:
             if self._sum is None:
                 self._sum = self._make_sum()
             if self._sum is not None:
+                refuse_unsummed(self.stage, self._summed)
                 sent += self._sum.finish()
         return sent
 
@@ -308,6 +311,7 @@ class FcSide:
         for found in gather(own, self._groups.forms):
             sparse |= found
         # Buckets are filled from the end: the front segment's gradients come last.
+        self._summed = {*sparse, *self._shared_names}
         names = sorted(sparse, key=lambda name: (parameters[name] not in self._fronts, list(parameters).index(name)))
         return GradientSum(
             [(parameters[name], sparse[name]) for name in names],

@@ -45,6 +45,7 @@ class LateGradients:
             for parameter in stage.parameters()
             if not parameter._backward_hooks and not parameter._post_accumulate_grad_hooks
         }
+        self._storages = {parameter.untyped_storage()._cdata for parameter in stage.parameters()}
         self._swapped: set[Tensor] = set()
         self._pieces: dict[Tensor, list[Piece]] = {}
         self._rooms = Rooms()
@@ -111,6 +112,10 @@ class LateGradients:
     def takes(self, parameter: object) -> bool:
         """Whether the gradient of `parameter` may be late."""
         return type(parameter) is nn.Parameter and parameter.requires_grad and id(parameter) in self._able
+
+    def holds(self, tensor: Tensor) -> bool:
+        """Whether it is a parameter of the stage, or a view of one: an update may come before what needs its values."""
+        return tensor.untyped_storage()._cdata in self._storages
 
     def expect(self, parameter: Tensor) -> None:
         self._swapped.add(parameter)

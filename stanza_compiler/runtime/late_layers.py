@@ -42,6 +42,9 @@ class Late(Protocol):
     def takes(self, parameter: object) -> bool:
         """Whether this parameter's gradient may come late."""
 
+    def holds(self, tensor: Tensor) -> bool:
+        """Whether it is one of the parameters, or a view of one: that may have changed when the piece is computed."""
+
     def expect(self, parameter: Tensor) -> None:
         """Hear that pieces of its gradient may come."""
 
@@ -85,7 +88,7 @@ def _is_plain() -> bool:
 
 def _linear(late: Late, input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:  # noqa: A002  # F.linear's
     is_left = weight.is_complex() or torch.is_autocast_enabled(weight.device.type) or type(input) not in _TENSORS
-    if is_left or not late.takes(weight):
+    if is_left or not late.takes(weight) or late.holds(input):
         return F.linear(input, weight, bias)
     late.expect(weight)
     if late.takes(bias):

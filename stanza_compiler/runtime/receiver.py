@@ -22,8 +22,7 @@ class Receiver:
         rank 1 ──┼──> H = cat in rank order ──> dH ──> dH[6:11]
         (own) ───┘
 
-    `scale` is how many times too large the gradients are made here; what goes back is divided by it. What comes from
-    other ranks, and goes back to them, is coded as `codec` says.
+    What comes from other ranks, and goes back to them, is coded as `codec` says.
     """
 
     def __init__(
@@ -144,10 +143,11 @@ class Receiver:
         return sent
 
     def _return_when_ready(self, leaf: Shared) -> None:
+        key = id(leaf)  # a hook that held the leaf itself would keep its tensor for good
+
         def return_now(tensor: Tensor) -> None:
             assert tensor.grad is not None
-            del self._unreturned[id(leaf)]
-            self._send_back(self._returns(leaf, tensor.grad))
+            self._send_back(self._returns(self._unreturned.pop(key), tensor.grad))
 
         leaf.tensor.register_post_accumulate_grad_hook(return_now)  # type: ignore[no-untyped-call]  # torch's gap
 

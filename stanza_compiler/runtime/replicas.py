@@ -10,6 +10,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from .codecs import PLAIN, Codecs
 from .late_sums import LateSums
+from .loss import Loss
 from .plan_file import MOST_BUCKET
 
 
@@ -47,6 +48,21 @@ def replicate(
     for parameter in idle:
         parameter.requires_grad_(True)
     return replica
+
+
+def refuse_constant(loss: Loss, stage: nn.Module, replica: nn.Module) -> None:
+    """Raise ValueError when a loss of a replica's has no gradient: the other ranks would wait for this one's share."""
+    if replica is not stage and not loss.total.requires_grad:
+        what = "loss_fn gave a loss without gradient, while other ranks wait for this one's gradients"
+        raise ValueError(f"{what}; make it of the outputs, like outputs.sum() * 0")
+
+
+def refuse_unsummed(stage: nn.Module, summed: Collection[str]) -> None:
+    """Raise ValueError when another parameter of a stage on several ranks has a gradient: copies would drift apart."""
+    for name, parameter in stage.named_parameters():
+        if parameter.grad is not None and name not in summed:
+            what = f"{name} got its first gradient after the first step, in which the ranks agreed on what they sum"
+            raise ValueError(f"{what}; let every step reach it, if only by adding {name}.sum() * 0 to something")
 
 
 def allreduce_bytes(

@@ -1,6 +1,7 @@
 """The end of a message at which tensors leave and their gradients come back."""
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -12,7 +13,7 @@ from .headers import header_of
 from .receiver import Receiver
 from .standin import REHEARSAL
 from .transfer import Transfer, post
-from .wires import Message, Wire, check_values
+from .wires import Message, Wire, check_targets, check_values
 
 
 class Sender:
@@ -32,6 +33,10 @@ class Sender:
         self._receives: dict[int, Transfer] = {}
         self._gradients: dict[int, dict[int, Tensor]] = {}
         self._shapes: dict[int, list[torch.Size]] = {}
+
+    def check_targets(self, template: Any) -> None:
+        """Raise DisagreementError when targets have another form than was agreed on, or other values beside tensors."""
+        check_targets(self._message.targets, template)
 
     def send(
         self,

@@ -149,7 +149,8 @@ class _ConvSide(ConvSide):
         """Send every host this rank's part; return the bytes sent."""
         if self._part.batch is None:
             return 0
-        targets, _ = flatten(self._targets(route, self._part.batch))
+        targets, template = flatten(self._targets(route, self._part.batch))
+        self.senders[route.number].check_targets(template)
         tensors = [*(self._part.values[name] for name in route.crossing), *targets]
         sent = sum(
             self.senders[route.number].send(step, tensors, peer=host, samples=samples[self._rank], of=sum(samples))

@@ -77,7 +77,10 @@ class ShardedFcSide:
                     method = getattr(self.stage, route.segment.method)
                     local = method(*(delivery.tensors[name] for name in route.segment.takes))
                 scores = ShardedScores.of(local, self._classes, self._peers)
-                losses.append(measure(self._hooks, scores, delivery.targets, samples=sum(delivery.samples.values())))
+                with torch.random.fork_rng():  # all hosts take the same loss
+                    torch.manual_seed(seed_from(self._seed, self.mask_stream, step, 1))
+                    samples = sum(delivery.samples.values())
+                    losses.append(measure(self._hooks, scores, delivery.targets, samples=samples))
                 gathered_by = gathered_by or scores.uses.gathered_by
         for hook in hooks:
             hook.remove()

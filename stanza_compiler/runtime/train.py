@@ -45,6 +45,14 @@ def main(program: Program, argv: Sequence[str] | None = None) -> None:
         if plan.micro_batches > 1 and layout.placement == "sharded" and world.size > 1:
             what = f"the plan cuts a step into {plan.micro_batches} micro-batches, which sharded hosts don't take"
             raise UsageError("--placement", what, "pass colocated, or compile with --micro-batches 1")
+        segments = program.segments
+        if world.size > 1 and layout.fc_workers > layout.conv_workers and segments[0].role == "fc":
+            what = f"{layout.fc_workers} hosts for {layout.conv_workers} CONV ranks, whose inputs FC takes first"
+            raise UsageError("--fc-workers", what, "pass fewer")
+        are_sharded = layout.placement == "sharded" and layout.fc_workers > 1 and world.size > 1
+        if are_sharded and choose_backend(arguments.backend, world) == "nccl":
+            what = "sharded hosts send and receive at once, which waits for itself on nccl"
+            raise UsageError("--placement", what, "pass colocated, or --backend gloo to train on processors")
         if arguments.epochs is not None and program.hooks.make_dataset is None:
             raise UsageError("--epochs", "synthetic items have no end", "pass --steps, or define make_dataset")
     except UsageError as error:

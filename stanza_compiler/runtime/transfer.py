@@ -36,5 +36,9 @@ class Transfer:
 
 
 def post(operations: list[dist.P2POp], edge: str) -> Transfer:
-    """Start sends and receives in the given order."""
-    return Transfer(dist.batch_isend_irecv(operations) if operations else (), edge)
+    """Start sends and receives in the given order.
+
+    Raises EdgeError when a peer has already ended.
+    """
+    with waiting_for(edge):
+        return Transfer(dist.batch_isend_irecv(operations) if operations else (), edge)

@@ -69,6 +69,17 @@ def check_values(wires: Sequence[Wire], values: Sequence[Tensor]) -> None:
             raise DisagreementError(f"boundary tensor {found} was agreed on as {wire}")
 
 
+def check_targets(agreed: Any, found: Any) -> None:
+    """Raise DisagreementError when what is no tensor in the targets has changed: the host has what was agreed on."""
+    try:
+        is_same = bool(found == agreed)
+    except (ValueError, RuntimeError, TypeError):  # arrays and the like compare element by element
+        is_same = False
+    if not is_same:
+        what = f"targets {found} were agreed on as {agreed}, where Slots are tensors"
+        raise DisagreementError(f"{what}: what changes from batch to batch has to be a tensor")
+
+
 def is_sender(wire: Wire, rank: int, block: range, samples: Sequence[int]) -> bool:
     """Whether `rank` sends this wire: of a replicated tensor its host gets one copy, from its first working rank."""
     return wire.kind != "replicated" or rank == next(other for other in block if samples[other])
