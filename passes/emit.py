@@ -12,7 +12,7 @@ from stanza_compiler import codegen, extra_state, runtime
 from stanza_compiler.errors import EmitError
 from stanza_compiler.fixed_state import fixed_states
 from stanza_compiler.loader import USER_MODULE, Source
-from stanza_compiler.local_files import local_files, third_party
+from stanza_compiler.local_files import files_of, local_files, third_party
 from stanza_compiler.opgraph import OpGraph
 from stanza_compiler.passes.split import Stages
 from stanza_compiler.plan import Plan, Role
@@ -57,9 +57,9 @@ def emit(source: Source, traced: Trace, graph: OpGraph, stages: Stages, plan: Pl
         shutil.copyfile(extra_state.__file__, folder / "extra_state.py")
         torch.save(states, folder / "weights" / "extra_state.pt")
     _copy_runtime(folder / "runtime")
-    imports = [line.split()[1].partition(".")[0] for file in files for line in file.imports if line]
-    own = _write_user_files(folder, source, imports)
-    return _requires(imports, own, source)
+    modules = [line.split()[1] for file in files for line in file.imports if line]
+    own = _write_user_files(folder, source, modules)
+    return _requires([module.partition(".")[0] for module in modules], own, source)
 
 
 def _refuse_lost_tensors(stages: Stages, tree: StateTree, source: Source) -> None:
@@ -254,15 +254,23 @@ def _copy_runtime(folder: Path) -> None:
         shutil.copyfile(path, folder / path.name)
 
 
-def _write_user_files(folder: Path, source: Source, imports: list[str]) -> dict[str, Path]:
-    """Copy the user's file and the local modules it imports, when the program uses a name of it."""
+def _write_user_files(folder: Path, source: Source, modules: list[str]) -> dict[str, Path]:
+    """Copy the user's files that the program uses a name of, and the local modules that they import.
+
+    `modules` are those that the generated files import.
+    """
     hooks = codegen.used_hooks(source)
     is_file = source.origin == USER_MODULE
     is_local = source.file.is_relative_to(source.root) and "site-packages" not in source.file.parts
-    if not hooks and (USER_MODULE if is_file else source.origin.partition(".")[0]) not in imports:
-        return {}
-    files = local_files(source.file, source.root) if is_local else {}
     taken = {"runtime", "user_model", *(path.stem for path in folder.glob("*.py"))}
+    used = {module for module in modules if module.partition(".")[0] not in taken}
+    starts = [file for module in sorted(used) for file in files_of(module, source.root)]
+    own = USER_MODULE if is_file else source.origin.partition(".")[0]
+    if hooks or own in {module.partition(".")[0] for module in modules}:
+        starts.append(source.file)
+    if not starts:
+        return {}
+    files = local_files(starts, source.root) if is_local else {}
     for name, path in files.items():
         is_source = is_file and path == source.file
         if not is_source and name.partition("/")[0].removesuffix(".py") in taken:

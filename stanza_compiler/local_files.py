@@ -2,27 +2,28 @@
 
 import ast
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 
 
-def local_files(start: Path, root: Path) -> dict[str, Path]:
-    """The file and every module below `root` that it imports, however deep, by path relative to `root`."""
+def local_files(starts: Iterable[Path], root: Path) -> dict[str, Path]:
+    """The files and every module below `root` that they import, however deep, by path relative to `root`."""
     found: dict[str, Path] = {}
-    waiting = [start]
+    waiting = [*starts]
     while waiting:
         path = waiting.pop()
         key = path.relative_to(root).as_posix()
         if key in found:
             continue
         found[key] = path
-        waiting += [file for name in _imported(path, root) for file in _files_of(name, root)]
+        waiting += [file for name in _imported(path, root) for file in files_of(name, root)]
     return dict(sorted(found.items()))
 
 
 def third_party(files: dict[str, Path], root: Path) -> tuple[str, ...]:
     """Top-level packages that `files` import and that neither Python nor the user's folder brings, sorted."""
     names = {name.partition(".")[0] for path in files.values() for name in _imported(path, root)}
-    own = {name for name in names if _files_of(name, root) or (root / name).is_dir()}
+    own = {name for name in names if files_of(name, root) or (root / name).is_dir()}
     return tuple(sorted(names - own - set(sys.stdlib_module_names)))
 
 
@@ -40,7 +41,7 @@ def _imported(path: Path, root: Path) -> list[str]:
     return names
 
 
-def _files_of(name: str, root: Path) -> list[Path]:
+def files_of(name: str, root: Path) -> list[Path]:
     """The files below `root` that importing `name` runs: its own and the __init__.py of each package above."""
     parts = name.split(".")
     own = [root.joinpath(*parts).with_suffix(".py"), root.joinpath(*parts, "__init__.py")]

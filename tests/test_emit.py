@@ -90,6 +90,32 @@ def test_a_program_runs_where_the_compiler_and_its_libraries_cannot_be_imported(
     assert "step 2" in run.stdout
 
 
+def test_a_class_of_a_sibling_file_comes_along_where_nothing_else_of_the_user_does(tmp_path: Path) -> None:
+    folder = tmp_path / "own"
+    folder.mkdir()
+    (folder / "shapes.py").write_text("WIDTH = 4\n")
+    (folder / "outputs.py").write_text(
+        "from typing import NamedTuple\n\nimport shapes\nimport torch\n\n\n"
+        "class Out(NamedTuple):\n    y: torch.Tensor\n    z: torch.Tensor\n"
+    )
+    (folder / "model.py").write_text(
+        "import torch\nfrom outputs import Out\nfrom torch import nn\n\n\n"
+        "class Net(nn.Module):\n    def __init__(self):\n        super().__init__()\n"
+        "        self.fc = nn.Linear(4, 3)\n\n"
+        "    def forward(self, x):\n        y = self.fc(x)\n        return Out(y, y.tanh())\n\n\n"
+        "def build_model():\n    return Net()\n\n\n"
+        "def example_inputs():\n    return (torch.ones(4, 4),)\n"
+    )
+    out = tmp_path / "out"
+    plan = compile_source(Options(str(folder / "model.py"), out=out, request=Request("data-parallel"))).plan
+    assert (plan.requires, sorted(path.name for path in out.glob("*s.py"))) == (("torch",), ["outputs.py", "shapes.py"])
+    shutil.rmtree(folder)
+    environment = {key: value for key, value in os.environ.items() if key != "WORLD_SIZE"}
+    command = [sys.executable, str(out / "train.py"), "--steps", "2"]
+    run = subprocess.run(command, env=environment, capture_output=True, text=True, cwd=tmp_path)
+    assert run.returncode == 0, run.stderr
+
+
 def test_nothing_of_this_machine_is_written(models: Path, tmp_path: Path) -> None:
     out = compiled_example("structured", models, tmp_path / "out")
     for path in out.rglob("*"):

@@ -14,7 +14,7 @@ def written(root: Path, files: dict[str, str]) -> Path:
 
 
 def needed(root: Path, files: dict[str, str]) -> list[str]:
-    return list(local_files(written(root, files), root))
+    return list(local_files([written(root, files)], root))
 
 
 def test_siblings_are_followed_however_deep_also_in_circles(tmp_path: Path) -> None:
@@ -63,18 +63,18 @@ def test_relative_imports_are_resolved_from_their_own_package(tmp_path: Path) ->
 def test_a_folder_without_an_init_is_local(tmp_path: Path) -> None:
     files = {"model.py": "import plain.inner\nimport numpy\n", "plain/inner.py": "import scipy.stats\n"}
     model = written(tmp_path, files)
-    found = local_files(model, tmp_path)
+    found = local_files([model], tmp_path)
     assert list(found) == ["model.py", "plain/inner.py"]
     assert third_party(found, tmp_path) == ("numpy", "scipy")
 
 
 def test_third_party_packages_are_named_once_without_python_itself_and_without_siblings(tmp_path: Path) -> None:
     text = "import math, os.path, torch.nn, sibling\nfrom torchvision import models\nfrom . import sibling\n"
-    found = local_files(written(tmp_path, {"model.py": text, "sibling.py": "import torch\n"}), tmp_path)
+    found = local_files([written(tmp_path, {"model.py": text, "sibling.py": "import torch\n"})], tmp_path)
     assert third_party(found, tmp_path) == ("torch", "torchvision")
 
 
 def test_a_file_may_name_its_own_encoding(tmp_path: Path) -> None:
     (tmp_path / "model.py").write_bytes(b"# -*- coding: latin-1 -*-\nimport torch  # \xe9\n")
-    found = local_files(tmp_path / "model.py", tmp_path)
+    found = local_files([tmp_path / "model.py"], tmp_path)
     assert third_party(found, tmp_path) == ("torch",)
