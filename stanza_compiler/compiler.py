@@ -31,6 +31,7 @@ from stanza_compiler.passes.trace import trace
 from stanza_compiler.plan import SCHEMA_VERSION, Plan, to_json
 from stanza_compiler.shardable import shardable
 from stanza_compiler.traced import Trace
+from stanza_compiler.update_trial import of_parameters
 
 T = TypeVar("T")
 OnPass = Callable[[str, object, float], None]
@@ -87,7 +88,8 @@ def _compile(options: Options, source: Source, out: Path, run: _Timer) -> Compil
     rules = dataclasses.replace(legality(profiled, traced.root, coupled), shardable=shardable(source, traced, graph))
     run.tell("legality", rules)
     plan = run.tell("partition", partition(graph, rules, options.cluster, options.request))
-    plan = dataclasses.replace(plan, notes=(*source.notes, *_how_traced(traced), *plan.notes))
+    alone = of_parameters(source) if plan.verdict == "separate" else ()
+    plan = dataclasses.replace(plan, notes=(*source.notes, *_how_traced(traced), *plan.notes, *alone))
     stages = run.tell("split", split(traced, plan, graph))
     plan = dataclasses.replace(
         plan,

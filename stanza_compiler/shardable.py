@@ -1,20 +1,19 @@
 """Which calls of a model several hosts can share by columns, and whether its loss and optimiser let them."""
 
-from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, fx, nn
+from torch import fx, nn
 
 from stanza_compiler.cuts import parameter_users
 from stanza_compiler.loader import Source, first_line
 from stanza_compiler.opgraph import OpGraph, Shardable
 from stanza_compiler.runtime.loss import measure
-from stanza_compiler.runtime.optimizer import make_updater
 from stanza_compiler.runtime.peers import ALONE
 from stanza_compiler.runtime.sharded_scores import ShardedScores
 from stanza_compiler.structure import Slot
 from stanza_compiler.traced import Trace, regions
+from stanza_compiler.update_trial import of_rows
 
 _POINTWISE_LAYERS = (
     *(nn.Identity, nn.Dropout, nn.ReLU, nn.ReLU6, nn.LeakyReLU, nn.ELU, nn.CELU, nn.SELU, nn.GELU, nn.SiLU, nn.Mish),
@@ -50,7 +49,7 @@ def shardable(source: Source, traced: Trace, graph: OpGraph) -> Shardable:
         why_not = "the model's output is more than one tensor"
     elif linears:
         why_not, takes_all = _of_loss(source, graph)
-        why_not = why_not or _of_optimizer(source)
+        why_not = why_not or of_rows(source)
     return Shardable(frozenset(linears), frozenset(pointwise), frozenset(stateless), why_not, takes_all)
 
 
@@ -77,31 +76,3 @@ def _of_loss(source: Source, graph: OpGraph) -> tuple[str, str]:
     except Exception as error:
         return f"loss_fn takes no sharded scores ({type(error).__name__}: {first_line(error)})", ""
     return "", scores.uses.gathered_by
-
-
-def _of_optimizer(source: Source) -> str:
-    """Why hosts can't each update their own rows: the optimiser of a tensor isn't that of its rows."""
-    generator = torch.Generator().manual_seed(0)
-    start, *gradients = (torch.randn(6, 4, generator=generator) for _ in range(3))
-    try:
-        with torch.random.fork_rng():
-            whole = _updated(source, [start], [[gradient] for gradient in gradients])
-            parts = _updated(source, [start[:2], start[2:]], [[each[:2], each[2:]] for each in gradients])
-    except Exception as error:
-        cause = f"{type(error).__name__}: {first_line(error)}"
-        return f"whether make_optimizer can train parts of a tensor is unknown ({cause})"
-    if torch.allclose(torch.cat(parts), whole[0], rtol=1e-5, atol=1e-6):
-        return ""
-    return "make_optimizer's update of a tensor is not that of its rows"
-
-
-def _updated(source: Source, starts: list[Tensor], steps: list[list[Tensor]]) -> list[Tensor]:
-    """The parameters `weights.0`, `weights.1`, ... after the optimiser's steps with these gradients."""
-    stage = nn.Module()
-    stage.weights = nn.ParameterList([start.clone() for start in starts])
-    updater: Any = make_updater(source.hooks, stage)
-    for gradients in steps:
-        for parameter, gradient in zip(stage.parameters(), gradients, strict=True):
-            parameter.grad = gradient.clone()
-        updater.step()
-    return [parameter.detach() for parameter in stage.parameters()]

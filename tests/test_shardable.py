@@ -105,12 +105,22 @@ def test_a_layer_used_twice_or_kept_as_another_class_is_not_shared(tmp_path: Pat
             "",
         ),
         (
+            (
+                "def example_targets",
+                "def make_optimizer(params):\n    optimizer = torch.optim.SGD(params, lr=1.0)\n"
+                "    clip = lambda *_: torch.nn.utils.clip_grad_norm_(params, 1.0) and None\n"
+                "    optimizer.register_step_pre_hook(clip)\n    return optimizer\n\ndef example_targets",
+            ),
+            "make_optimizer's update of a tensor is not that of its rows",
+            "",
+        ),
+        (
             ("def example_targets", "def make_optimizer(params):\n    raise OSError('no disk')\n\ndef example_targets"),
             "whether make_optimizer can train parts of a tensor is unknown (OSError: no disk)",
             "",
         ),
     ],
-    ids=["nll", "sum", "attribute", "dict", "adafactor", "adamw", "error"],
+    ids=["nll", "sum", "attribute", "dict", "adafactor", "adamw", "clipped", "error"],
 )
 def test_the_loss_and_the_optimiser_are_tried(
     tmp_path: Path, change: tuple[str, str], why_not: str, takes_all: str
