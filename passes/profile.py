@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 from torch import fx, nn
-from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException, FakeTensorMode
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils import _pytree as pytree
 
@@ -22,6 +22,8 @@ from stanza_compiler.opaque import OpaqueCall, opaque_calls
 from stanza_compiler.opgraph import Op, OpGraph, Parameter, Value
 from stanza_compiler.sources import node_source
 from stanza_compiler.traced import Interpreter, Trace, attribute, cut_off
+
+_DEPENDS_ON_VALUES = (DataDependentOutputException, DynamicOutputShapeException)
 
 
 @dataclass(slots=True)
@@ -125,9 +127,11 @@ class _Interpreter(Interpreter):
             place = node_source(node, self.source.root) or self.source.place
             cause = f"{type(error).__name__}: {first_line(error)}"
             what = f"{self.traced.names[node]} can't be profiled at batch {self.batch}: {cause}"
-            raise ProfileError(
-                place, what, "make the line work at any batch size, or say by --batch-axis where the batch is"
-            ) from error
+            remedy = "make the line work at any batch size, or say by --batch-axis where the batch is"
+            if isinstance(error, _DEPENDS_ON_VALUES):
+                what = f"how large {self.traced.names[node]} is depends on the values of its inputs"
+                remedy = "keep the submodule that it is in whole by --leaf SUBMODULE"
+            raise ProfileError(place, what, remedy) from error
         if call is not None:
             self.memo.keep(call, run)
         return run.value

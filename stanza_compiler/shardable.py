@@ -1,6 +1,5 @@
 """Which calls of a model several hosts can share by columns, and whether its loss and optimiser let them."""
 
-
 import torch
 import torch.nn.functional as F
 from torch import fx, nn

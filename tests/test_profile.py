@@ -453,6 +453,13 @@ def test_an_op_that_takes_one_batch_size_alone_is_told_with_its_name_and_line_an
     assert caplog.records == []
 
 
+def test_an_op_whose_size_depends_on_values_is_told_with_what_helps() -> None:
+    with pytest.raises(
+        ProfileError, match=r"^test_profile.py:\d+: how large .* is depends on .*; .* --leaf SUBMODULE$"
+    ):
+        graph_of(Calling(lambda self, x: x[x > 0].sum()), torch.ones(3, 8))
+
+
 def test_a_long_chain_is_profiled_op_by_op() -> None:
     graph = graph_of(
         nn.Sequential(*(nn.ReLU() if index % 2 else nn.Linear(4, 4) for index in range(300))), torch.ones(2, 4)
