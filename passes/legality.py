@@ -19,17 +19,16 @@ def legality(profile: Profile, root: nn.Module, coupling: Coupling) -> Rules:
     together = [*in_place, *_container_groups(graph), *_shared_state_groups(profile, notes), *coupling.together]
     random = [op.name for op in graph.ops if op.is_random]
     notes += _state_notes(graph, root)
+    notes += _parameter_writers(profile)
     notes += coupling.notes
-    writers = list(_parameter_writers(profile))
-    single_host = coupling.reason or next((reason for _, reason in writers), "")
     return Rules(
         together=tuple(together),
         order=tuple(pairwise(random)),
         conv_only=tuple(conv_only),
-        fc_only=tuple(dict.fromkeys((*coupling.ops, *(name for name, _ in writers), *_never_sent(graph)))),
-        single_host=single_host,
+        fc_only=(*coupling.ops, *_never_sent(graph)),
+        single_host=coupling.reason,
         notes=tuple(notes),
-        uncut=single_host or next(_batch_dependent(profile, root), ""),
+        uncut=coupling.reason or next(_batch_dependent(profile, root), ""),
     )
 
 
@@ -129,16 +128,14 @@ def _state_notes(graph: OpGraph, root: nn.Module) -> Iterator[str]:
             yield f"{op.name}{_at(op)} computes by {calls}, whose FLOPs can't be counted: priced by its bytes alone"
 
 
-def _parameter_writers(profile: Profile) -> Iterator[tuple[str, str]]:
-    """Ops that change a parameter in forward, as an Embedding with max_norm does, each with what that means.
-
-    Copies on two ranks would drift apart: gradients are summed, such changes are not.
-    """
+def _parameter_writers(profile: Profile) -> Iterator[str]:
+    """Ops that change a parameter in forward, as an Embedding with max_norm does: gradients are summed, that is not."""
     for op in profile.graph.ops:
         for storage in profile.mutations.get(op.name, ()):
             name = profile.state_storages.get(storage)
             if name in profile.graph.parameter:
-                yield op.name, f"{op.name}{_at(op)} changes parameter {name} in forward, by the samples that it sees"
+                what = f"{op.name}{_at(op)} changes parameter {name} in forward, by the samples that it sees"
+                yield f"{what}: its copies drift apart where several ranks hold it"
 
 
 def _batch_dependent(profile: Profile, root: nn.Module) -> Iterator[str]:
