@@ -87,10 +87,10 @@ class ShardedTrainer:
         samples = [len(part) for part in parts]
         conv.load(REHEARSAL, parts[self._rank])
         with unchanged_buffers(conv.stage):
-            before = torch.get_rng_state()
+            before = _random_states(self._device)
             conv.forward(self._conv_route, REHEARSAL, watch)
             # One process draws FC's masks after CONV's: the same ones as here if CONV draws nothing.
-            draws = any(gather(not torch.equal(before, torch.get_rng_state()), self._groups.meta))
+            draws = any(gather(not torch.equal(before, _random_states(self._device)), self._groups.meta))
             message = agree({}, conv.describe(self._fc_route), self._groups.meta)
             assert message is not None
             channel = self._groups.channels[self._fc_route.number]
@@ -140,6 +140,14 @@ class ShardedTrainer:
             return None
         assert fc_state is not None
         return in_order(self._plan.state_names, fc_state, self._conv.stage.state_dict())
+
+
+def _random_states(device: torch.device) -> torch.Tensor:
+    """What the processor's generator will draw next, and the GPU's where this rank computes on one."""
+    states = [torch.get_rng_state()]
+    if device.type == "cuda":
+        states.append(torch.cuda.get_rng_state(device))
+    return torch.cat(states)
 
 
 class _ConvSide(ConvSide):
