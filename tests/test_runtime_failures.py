@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from stanza_compiler.runtime import Program, main
+from stanza_compiler.runtime import Program, Segment, main
 from tests.launch import edit, launch, launch_processes
 from tests.test_runtime_exactness import small_program
 
@@ -134,3 +134,19 @@ def test_sharded_hosts_are_refused_where_they_would_wait_for_themselves(
     with pytest.raises(SystemExit):
         main(program, ["--placement", "sharded"])
     assert capsys.readouterr().err.startswith("error: --placement: sharded hosts send and receive at once")
+
+
+def test_hosts_without_a_rank_are_refused_where_fc_takes_the_inputs(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "3")
+    monkeypatch.setenv("RANK", "0")
+    segments = (
+        Segment("fc", "front", takes=("x",), gives=("h",)),
+        Segment("conv", "forward", takes=("h",), gives=("y",)),
+    )
+    program = Program(folder, stages={}, segments=segments, build_model=dict, bind_inputs=dict)
+    with pytest.raises(SystemExit):
+        main(program, ["--placement", "dedicated", "--conv-workers", "1", "--fc-workers", "2"])
+    told = "error: --fc-workers: 2 hosts for 1 CONV ranks, whose inputs FC takes first; pass fewer\n"
+    assert capsys.readouterr().err == told

@@ -62,6 +62,7 @@ DEDICATED, COLOCATED = Layout(9, 1, "dedicated"), Layout(8, 2, "colocated")
         (DEDICATED, Arguments(), 1, DEDICATED),
         (DEDICATED, Arguments(conv_workers=2), 1, Layout(2, 1, "dedicated")),
         (Layout(4, 0, "data-parallel"), Arguments(), 3, Layout(3, 0, "data-parallel")),
+        (Layout(2, 2, "dedicated"), Arguments(), 3, Layout(2, 1, "dedicated")),
     ],
 )
 def test_flags_decide_then_the_plan_scaled(

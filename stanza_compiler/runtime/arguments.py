@@ -139,7 +139,9 @@ def choose_layout(
         if fc_workers is None and arguments.conv_workers is not None:
             fc_workers = world_size - arguments.conv_workers
         elif fc_workers is None:
-            fc_workers = min(fc_share, world_size - 1)
+            # A host without a CONV rank idles; only a plan or a flag that asks for one makes some.
+            most = world_size // 2 if planned.fc_workers <= planned.conv_workers else world_size - 1
+            fc_workers = min(fc_share, most)
         layout = Layout(arguments.conv_workers or world_size - fc_workers, fc_workers, placement)
     if layout.world_size != world_size or layout.conv_workers < 1 or layout.fc_workers < 1:
         raise UsageError(
